@@ -3,17 +3,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VENV_XLA := .venv-xla
+VENV_AOT := .venv-aot-newest
+PYTHON_NEWEST ?= python3.12
 READY_XLA := $(VENV_XLA)/.ready
 VENV_HOSTED := .venv-hosted
 READY_HOSTED := $(VENV_HOSTED)/.ready
 PYTHON_HOSTED ?= python3.12
 PIP_HOSTED := $(VENV_HOSTED)/bin/python -m pip install --quiet --disable-pip-version-check
+VENV_CLIENTS := .venv-clients
+READY_CLIENTS := $(VENV_CLIENTS)/.ready
 
 # The tests start tpuctl hundreds of times: an environment that forbids Python to keep what it
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-hosted lint smoke bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted lint smoke bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -45,6 +49,11 @@ $(READY_XLA): pyproject.toml constraints.txt constraints-xla.txt
 	$(VENV_XLA)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-xla.txt -e '.[images]' torch torch_xla scikit-learn hypothesis jsonschema pytest pytest-timeout
 	touch $(READY_XLA)
 
+test-aot-newest:  ## fit with the newest compiler that the extra aot allows, on Python 3.12 or newer (2 GB).
+	$(PYTHON_NEWEST) -m venv $(VENV_AOT)
+	$(VENV_AOT)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[aot]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'jsonschema>=4.20'
+	$(VENV_AOT)/bin/python -m pytest -m aot tests/test_fit_compile.py tests/test_fit_failures.py
+
 test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants older libraries.
 	$(PYTHON) -m venv $(VENV)-beam
 	$(VENV)-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam,images]' -c constraints-beam.txt \
@@ -73,6 +82,15 @@ $(VENV)-colab/.ready: Makefile
 		&& $(VENV)-colab/bin/python -m pip install --quiet --disable-pip-version-check google-colab-cli==0.7.5 \
 		&& touch $@ || echo "Set PYTHON_HOSTED to a Python of at least 3.12."
 
+test-clients: $(READY_CLIENTS)  ## gcloud and clients of others with the emulator, in an environment of its own (2 GB).
+	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_storage.py tests/test_clients_tpu.py
+
+$(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
+	$(PYTHON) -m venv $(VENV_CLIENTS)
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh]' \
+		google-api-python-client gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 hypothesis pytest pytest-timeout
+	touch $(READY_CLIENTS)
+
 lint: $(READY)  ## ruff, bandit and mypy --strict.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -99,4 +117,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf $(VENV) $(VENV_XLA) $(VENV_HOSTED) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -10,7 +10,9 @@ from pathlib import Path
 from tpuctl.datasets.models import Encode, PresizeOptions
 from tpuctl.datasets.presize import presize
 from tpuctl.demo.demo import assemble_photographs
-from tpuctl.profiling import Profile, profile_target, reference_step_ms
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.reference import reference_step_ms
 
 BATCH_SIZE = 32
 SECONDS = 6.0

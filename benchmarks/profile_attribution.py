@@ -65,7 +65,7 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 def compare(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Profile one pipeline with two calls and with as many as tf.data likes."""
-    from tpuctl.profiling import profile_target
+    from tpuctl.profiling.profile import profile_target
 
     truth = in_child("--truth", name)
     print(f"{name}: truth      {show(truth)}")

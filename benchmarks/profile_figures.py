@@ -3,10 +3,9 @@
     python -m benchmarks profile_figures
 
 Overhead: CPU time per example with the measuring threads against a bare loop, processes in turns,
-medians; of `--deep` what its windows say, traced ones beside others, and the same windows with a
-profiler that records nothing, which shows what is noise. Stall: the CPU time per example on one
-vCPU predicts the wait on two, which is measured, in turns. Medians; rounds in which other programs
-or other machines took a notable part of the vCPUs are left out, and counted.
+medians; of `--deep` what it says itself. Stall: the CPU time per example on one vCPU predicts the
+wait on two, which is measured, in turns. Medians; rounds in which other programs or other machines
+took a notable part of the vCPUs are left out, and counted.
 """
 
 import argparse
@@ -75,29 +74,14 @@ def show_overhead(arguments: argparse.Namespace) -> None:
 
 
 def show_deep(arguments: argparse.Namespace) -> None:
-    """What a host trace costs beside windows without one, and that it stops where it costs more."""
+    """What a host trace costs, and that it stops where it costs too much."""
     found = [
         take("jpeg", arguments.seconds, None, deep=True).deep for _ in range(arguments.repeats)
     ]
-    known = [each for each in found if each.slowdown is not None]
-    for each in known:
-        print(
-            f"deep, inside its windows: CPU per element {each.slowdown:+.1%} "
-            f"({each.slowdown_low:+.1%} to {each.slowdown_high:+.1%}); over "
-            f"{each.profiled_s:.0f} s {each.run_overhead_fraction:.2%} of the vCPUs, "
-            f"at most {each.run_overhead_most:.2%}"
-        )
     ended = sum(each.ended is not None for each in found)
     print(f"deep: {ended} of {len(found)} traces stopped themselves")
-    if known:
-        over_all = median(each.run_overhead_fraction for each in known)
-        inside = median(each.slowdown for each in known)
-        collecting = median(each.overhead_fraction for each in known)
-        print(
-            f"deep overhead: {over_all:.2%} of the vCPUs over the run; while it traces "
-            f"{inside:+.1%} CPU per element, tracing {collecting:.2%} of the vCPUs"
-        )
-    run_module("profile_null", "jpeg", "--repeats", str(arguments.repeats))
+    collecting = median(each.overhead_fraction for each in found)
+    print(f"deep overhead: while it traces, {collecting:.2%} of the vCPUs")
     tiny = take("tiny", arguments.seconds, None, deep=True).deep
     print(f"deep overhead, tiny elements: {tiny.note}")
 
@@ -188,7 +172,7 @@ def running_on(cpus: list[int]) -> Iterator[None]:
 
 
 def take(name: str, seconds: float, step_ms: float | None, *, deep: bool = False) -> Any:
-    from tpuctl.profiling import profile_target
+    from tpuctl.profiling.profile import profile_target
 
     return profile_target(f"{OLDER}:{name}", seconds=seconds, device_step_ms=step_ms, deep=deep)
 

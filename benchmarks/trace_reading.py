@@ -106,7 +106,7 @@ def main() -> None:
 
 def show_real(place: Path) -> None:
     """Print what is to be found in the trace of a v6e-4 (XProf: busy 86.5 % by another window)."""
-    from tpuctl.profiling import profile_trace
+    from tpuctl.profiling.trace.profile import profile_trace
 
     if not place.exists():
         print(f"v6e trace: {place.name} is not here; TPUCTL_SHARED says where it is")

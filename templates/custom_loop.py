@@ -46,6 +46,7 @@ parser.add_argument(
 parser.add_argument(
     "--learning-rate", type=float, default=0.1, help="of plain descent; never scaled"
 )
+parser.add_argument("--restore", help="begin with the weights of this model.npz")
 parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
 parser.add_argument("--cpu-devices", type=int, help="split the CPU into virtual devices")
 
@@ -327,6 +328,14 @@ def main() -> None:
     train_step, counter = make_step(strategy, variables, args.learning_rate, args.batch_size)
     settings = {name: getattr(args, name) for name in ("batch_size", "learning_rate", "seed")}
     settings["data"] = f"{len(features)} rows, CRC {zlib.crc32(features)}"
+    if args.restore:
+        settings["restored"] = args.restore
+        try:
+            with np.load(args.restore) as saved:
+                for name, variable in variables.items():
+                    variable.assign(saved[name])
+        except (OSError, KeyError, ValueError) as error:
+            raise SystemExit(f"--restore {args.restore}: {error}") from None
     checkpoint, first_step = out / "checkpoint.npz", 0
     if checkpoint.exists() and not args.overwrite:
         first_step = restore(checkpoint, settings, variables)
@@ -339,7 +348,7 @@ def main() -> None:
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.append(number))
-    step_s, wait_s, spoken = [], [], time.perf_counter()
+    step_s, wait_s, epochs, spoken = [], [], [], time.perf_counter()
     for step in range(first_step, total_steps):
         started = time.perf_counter()
         rows = rows_of(step, len(x), args.batch_size, args.seed)
@@ -347,6 +356,13 @@ def main() -> None:
         wait_s.append(time.perf_counter() - started)
         loss = float(train_step(*batch))
         step_s.append(time.perf_counter() - started)
+        if (step + 1) % steps_per_epoch == 0:
+            # After every epoch, on the rows that are never trained on.
+            right = (predict(variables, x_test).numpy().argmax(axis=1) == y_test).mean()
+            epoch, right = (step + 1) // steps_per_epoch, round(float(right), 4)
+            epochs.append({"epoch": epoch, "steps": steps_per_epoch, "val_accuracy": right})
+            with (out / "log.csv").open("a") as log:
+                log.write(f"{epoch},{loss:.4f},{right}\n")
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
         if leaving or (step + 1) % args.save_every == 0:
             values = {name: variable.numpy() for name, variable in variables.items()}
@@ -375,6 +391,8 @@ def main() -> None:
         "batch_size": args.batch_size,
         "learning_rate": args.learning_rate,
         "steps": total_steps,
+        "steps_per_epoch": steps_per_epoch,
+        "epochs": epochs,
         "resumed_after_step": first_step,
         "step_ms": {"p50": round(median_s * 1e3, 3)} if median_s else None,
         "examples_per_s": round(args.batch_size / median_s, 1) if median_s else None,

@@ -3,9 +3,8 @@
     python fashion_mnist.py --data fashion               # a folder, here or gs://
     python fashion_mnist.py --data fake --steps 20 --cpu-devices 2  # no data, two replicas
 
-The folder holds the four *-ubyte.gz files of Fashion-MNIST or MNIST. KERAS_BACKEND=tensorflow or
-jax. After an interruption the same command resumes at the next step and ends with the same
-weights. `--data digits` (docs/training.md makes it) gives 88 % of the test on two vCPUs.
+The folder holds four *-ubyte.gz files. KERAS_BACKEND=tensorflow or jax. The same command resumes,
+with the same weights. `--data digits` (docs/training.md makes it) gives 88 % on two vCPUs.
 """
 
 import argparse
@@ -40,6 +39,7 @@ parser.add_argument("--examples", type=int, default=2000, help="only for --data 
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default="training/fashion-mnist", help="checkpoint, model, result")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
+parser.add_argument("--restore", help="begin with the weights of this model.keras")
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--steps-per-execution", type=int, default=1, help="20 keeps a TPU busy")
 parser.add_argument("--cpu-devices", type=int, help="split the CPU into virtual devices")
@@ -49,7 +49,6 @@ parser.add_argument("--strategy", default="auto", help="how to spread a batch ov
                              "mesh", "single", "cpu"])  # fmt: skip
 
 
-# ---- Data ----------------------------------------------------------------------------------------
 def load_data(args: argparse.Namespace) -> list[np.ndarray]:
     """Return x_train, y_train, x_test, y_test: uint8 images with a channel, int32 labels."""
     open_file, arrays = open, []
@@ -76,7 +75,6 @@ def make_fake_data(args: argparse.Namespace) -> list[np.ndarray]:
     return [x[test:], y[test:], x[:test], y[:test]]
 
 
-# ---- Model ---------------------------------------------------------------------------------------
 def make_model(args: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> keras.Model:
     """Build the handbook's CNN: one convolution, one pooling, one dense layer; 0.1 M parameters."""
     model = keras.Sequential(
@@ -139,10 +137,8 @@ def open_devices(args: argparse.Namespace) -> list[str]:
 
 
 class Steps(keras.callbacks.Callback):
-    """Times the steps, saves a checkpoint at intervals, and stops after a signal."""
+    """Times steps, saves checkpoints (BackupAndRestore forgets dropout's state), heeds signals."""
 
-    # Keras' BackupAndRestore would start the interrupted epoch over and forget the random
-    # generators of dropout: a resumed run would end with other weights.
     def __init__(self, args: argparse.Namespace, model: keras.Model, settings: str) -> None:
         super().__init__()
         self.args, self.settings, self.path = args, settings, Path(args.out, "checkpoint.npz")
@@ -201,18 +197,23 @@ def main() -> None:
     model = make_model(args, x, y)
     model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
-    # Other devices or more steps continue a run; where one of these differs, it is another run.
+    # Other devices or more steps continue a run; another of these is another run.
     about = f"{zlib.crc32(x)}, {model.count_params()} weights"
+    if args.restore:
+        try:
+            model.load_weights(args.restore)
+        except Exception as error:  # missing, damaged, of another model
+            parser.error(f"--restore {args.restore}: {error}")
+        about += f", from {args.restore}"
     settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
     steps = Steps(args, model, settings)
-    first_step, total_steps = steps.step, args.steps or args.epochs * steps_per_epoch
+    first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")
     print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
     # A batch has to divide over the devices: the test loses its last few examples.
-    whole = len(x_test) // len(devices) * len(devices)
-    log, epochs = keras.callbacks.CSVLogger(out / "log.csv", append=True), []
-    options = {"batch_size": batch, "callbacks": [steps, log], "shuffle": False, "verbose": 2}
-    options |= {"validation_data": (x_test[:whole], y_test[:whole])}
+    test = tuple(part[: len(part) // len(devices) * len(devices)] for part in (x_test, y_test))
+    options = {"callbacks": [steps, keras.callbacks.CSVLogger(out / "log.csv", append=True)]}
+    options |= {"shuffle": False, "verbose": 2, "batch_size": batch, "validation_data": test}
     while steps.step < total_steps:
         epoch, done = divmod(steps.step, steps_per_epoch)
         # The order follows from seed and epoch alone, so that a run can resume at any step.
@@ -229,18 +230,17 @@ def main() -> None:
     # The proof that every device worked: each counted up a step number of its own.
     number = model.optimizer.iterations.value
     copies = getattr(number, "addressable_shards", None) or getattr(number, "values", [number])
-    counts = {
-        str(c.device).split("0/")[-1]: int(getattr(c, "data", c)) - first_step for c in copies
-    }
+    counts = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c))) for c in copies]
+    counts = {device: number - first_step for device, number in counts}
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in counts.items()]
-    first_ms, ms = steps.seconds[0] * 1e3, np.array(steps.seconds[1:] or steps.seconds) * 1e3
-    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result = {**vars(args), "template": "fashion-mnist", "devices": devices}
+    ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
+    result = {**vars(args), "template": "fashion-mnist", "first_step_ms": steps.seconds[0] * 1e3}
+    result |= {"devices": devices, "replicas": len(devices), "executed": executed, "epochs": epochs}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch, "epochs": epochs}
+    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch}
+    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
+    result |= {"step_ms": step_ms, "examples_per_s": batch / ms.mean() * 1e3}
     result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1]["val_accuracy"]}
-    result |= {"step_ms": step_ms, "first_step_ms": first_ms, "executed": executed}
-    result |= {"replicas": len(devices), "examples_per_s": batch / ms.mean() * 1e3}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
     print(f"test accuracy: {result['test_accuracy']:.1%}; executed: {executed}")

@@ -3,18 +3,15 @@
     python images.py --data shards --epochs 2     # on whatever is here
     python images.py --data fake --steps 2 --cpu-devices 2  # no data, any laptop
 
-Class folders become labels, and half of the images are mirrored, by the
-device. Images without labels train on a task that needs none: how far
-was this image turned, by 0, 90, 180 or 270 degrees (Gidaris et al. 2018,
-arXiv 1803.07728).
+Class folders become labels, and half of the images are mirrored, by the device. Images without
+labels train on a task that needs none: how far was this image turned, by 0, 90, 180 or 270 degrees
+(Gidaris et al. 2018, arXiv 1803.07728).
 
-Keras 3; KERAS_BACKEND=tensorflow (default) or jax. The input pipeline is
-tf.data under both. Interrupt it whenever you like, or let a spot TPU do
-so: the same command resumes at the next step and ends with the same
-weights. How long the device waited for images is hidden inside Keras'
-compiled step: tpuctl launch and tpuctl profile run -- CMD tell it.
-Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
---epochs 5 on two vCPUs: 99 % are read correctly while training.
+KERAS_BACKEND=tensorflow (default) or jax; the input is tf.data under both. After an interruption
+the same command resumes at the next step and ends with the same weights. How long the device
+waited is hidden in Keras' compiled step: tpuctl launch and tpuctl profile run -- CMD tell it.
+Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24 --epochs 5 on two vCPUs:
+99 % are read correctly while training.
 """
 
 import argparse
@@ -52,6 +49,7 @@ parser.add_argument("--image-size", type=int, default=224, help="only for --data
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default="training/images", help="checkpoint, model, result.json")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
+parser.add_argument("--restore", help="begin with the weights of this model.keras")
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--steps-per-execution", type=int, default=1, help="20 keeps a TPU busy")
 parser.add_argument("--trace", type=int, help="record this many executions into OUT/trace")
@@ -68,7 +66,6 @@ SHUFFLE_RECORDS = 1000
 READERS = 4
 
 
-# ---- Data ----------------------------------------------------------------------------------------
 def read_manifest(folder: str) -> dict:
     """Read which files belong to the data set; anything else in the folder is not ours."""
     path = os.path.join(folder, "manifest.json")
@@ -229,7 +226,6 @@ def open_data(args: argparse.Namespace) -> Shards | Fake:
     return Shards(args.data, manifest)
 
 
-# ---- Model ---------------------------------------------------------------------------------------
 def make_model(shape: tuple, classes: int, learning_rate: float, mirror: bool, execution: int = 1):
     """A small residual-free ConvNet: 0.4 M parameters, channels in multiples of the MXU's lanes."""
     inputs = keras.Input(shape, dtype="uint8")
@@ -307,8 +303,7 @@ def profiler():
 class Steps(keras.callbacks.Callback):
     """Times the steps, saves a checkpoint at intervals, and stops after a signal."""
 
-    # Keras' BackupAndRestore would start the interrupted epoch over and forget the random
-    # generators of dropout: a resumed run would end with other weights.
+    # Not Keras' BackupAndRestore: it starts the epoch over and forgets the state of dropout.
     def __init__(self, args: argparse.Namespace, model: keras.Model, settings: str) -> None:
         super().__init__()
         self.args, self.settings, self.path = args, settings, Path(args.out, "checkpoint.npz")
@@ -393,6 +388,12 @@ def main() -> None:
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     # Other devices or more steps continue a run; where one of these differs, it is another run.
     about = f"{data.about}, {model.count_params()} weights"
+    if args.restore:
+        try:
+            model.load_weights(args.restore)
+        except Exception as error:  # missing, damaged, of another model
+            parser.error(f"--restore {args.restore}: {error}")
+        about += f", from {args.restore}"
     settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
     check_space(out, model)
     steps = Steps(args, model, settings)
@@ -428,17 +429,16 @@ def main() -> None:
     # The proof that every device worked: each counted up a step number of its own.
     number = model.optimizer.iterations.value
     copies = getattr(number, "addressable_shards", None) or getattr(number, "values", [number])
-    counts = {
-        str(c.device).split("0/")[-1]: int(getattr(c, "data", c)) - first_step for c in copies
-    }
+    counts = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c))) for c in copies]
+    counts = {device: number - first_step for device, number in counts}
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in counts.items()]
     first_ms, ms = steps.seconds[0] * 1e3, np.array(steps.seconds[1:] or steps.seconds) * 1e3
-    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
     result = {**vars(args), "template": "images", "devices": devices, "batch_size": batch}
     result |= {"task": task, "classes": data.names}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
     result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch, "epochs": epochs}
     result |= {"resumed_after_step": first_step}
+    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
     result |= {"step_ms": step_ms, "first_step_ms": first_ms, "executed": executed}
     result |= {"replicas": len(devices), "examples_per_s": batch / ms.mean() * 1e3}
     (out / "result.json").write_text(json.dumps(result, indent=2))

@@ -1,11 +1,9 @@
 """What the tests of `tpuctl fit` compile."""
 
 import importlib.util
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from tpuctl.compile.cache import Cache
-from tpuctl.compile.models import Compilation, Matmul, Program
+from tpuctl.compile.models import Compilation, CompilerVersions, Matmul, Program
 from tpuctl.compile.session import Session
+from tpuctl.compile.slices import is_tested
 from tpuctl.progress import silent
 
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -55,6 +54,46 @@ def conv(batch=8):
 
     S = jax.ShapeDtypeStruct
     return step, (S((3, 3, 64, 128), jnp.float32), S((batch, 33, 33, 64), jnp.float32))
+
+def kernel(batch, rows, **parameters):
+    """Adds one, in blocks of rows of 4 KiB: an input and an output block, each held twice."""
+    import jax, jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    def add_one(x, out):
+        out[...] = x[...] + 1.0
+
+    def on_a_device(x):
+        block = pl.BlockSpec((rows, 1024), lambda i: (i, 0))
+        add = pl.pallas_call(
+            add_one, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), name="add_one",
+            grid=(x.shape[0] // rows,), in_specs=[block], out_specs=block, **parameters
+        )
+        return add(x)
+
+    def step(x):
+        specs = jax.sharding.PartitionSpec("batch")
+        mesh = jax.typeof(x).sharding.mesh
+        return jax.shard_map(
+            on_a_device, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False
+        )(x)
+
+    return step, (jax.ShapeDtypeStruct((batch, 1024), jnp.float32),)
+
+def small_kernel(batch=65536):
+    return kernel(batch, 256)
+
+def large_kernel(batch=65536):
+    return kernel(batch, 2048)
+
+def huge_kernel(batch=65536):
+    return kernel(batch, 8192)
+
+def kernel_with_a_limit(batch=65536):
+    from jax.experimental.pallas import tpu as pltpu
+
+    parameters = pltpu.CompilerParams(vmem_limit_bytes=33 << 20)
+    return kernel(batch, 2048, compiler_params=parameters)
 
 def odd_sizes():
     import jax, jax.numpy as jnp
@@ -175,9 +214,8 @@ def _why_not() -> str | None:
     for module in ("jax", "libtpu"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed (pip install 'tpuctl[aot]')"
-    text = resources.files("tpuctl.compile").joinpath("tested.json").read_text("utf-8")
-    here = {name: version(name) for name in ("jax", "jaxlib", "libtpu")}
-    return None if here in json.loads(text)["adapter"] else f"{here} were not tested together"
+    here = [version(name) for name in ("jax", "jaxlib", "libtpu")]
+    return None if is_tested(*here) else f"{here} were not tested together"
 
 
 _skip = pytest.mark.skipif(_why_not() is not None, reason=_why_not() or "")
@@ -219,14 +257,13 @@ def compilation(flops: float = 0.0, program: Program | None = None) -> Compilati
         hbm_needed_bytes=1,
         hbm_available_bytes=None,
         fixed_bytes=0,
-        program=program or Program((), (), 0, 0, 0, 0),
+        program=program or Program((), (), 0, 0, 0, ()),
         tensors=(),
         examples=8,
         framework="jax",
         notes=(),
         compile_s=1.0,
-        jaxlib="0",
-        libtpu="0",
+        compiler=CompilerVersions("0", "0", ()),
     )
 
 

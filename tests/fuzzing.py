@@ -330,7 +330,7 @@ def tpuprof() -> list[bytes]:
 
 
 def read_profile(data: bytes, folder: Path) -> object:
-    from tpuctl.profiling import load
+    from tpuctl.profiling.tpuprof import load
     from tpuctl.reporters import envelope, profile_html
     from tpuctl.reporters import profile as report
 
@@ -415,7 +415,7 @@ def scenario() -> list[bytes]:
     fault = {"on": "create_node", "error": "unavailable", "nth": 1}
     document = {
         "time_scale": 60, "zones": {"us-west4-a": zone}, "faults": [fault], "provision_s": 3.5,
-        "rate_limits_per_minute": {"get_node": 6}, "buckets": {"b": {"location": "EU"}},
+        "rate_limits_per_minute": {"get_node": 6}, "buckets": {"bbb": {"location": "EU"}},
         "epoch": "2026-11-20T09:00:00Z", "os_login": {"me": ["ssh-ed25519 A"]},
     }  # fmt: skip
     return [json.dumps(document).encode()]

@@ -77,12 +77,6 @@ def presize_folder(place: Place, stack: ExitStack) -> Opened:
     return Opened(_presize(place, out), lambda: tree(out), _sound(out))
 
 
-def presize_sizes(place: Place, stack: ExitStack) -> Opened:
-    out = place.root / "out"
-    words = [word if word != "32" else "32,48" for word in _presize(place, out)]
-    return Opened(words, lambda: tree(out), _sound(out / "32x32"))
-
-
 def presize_tar(place: Place, stack: ExitStack) -> Opened:
     out = place.root / "out"
     return Opened(_presize(place, out, "--format", "wds"), lambda: tree(out), _sound(out))
@@ -375,7 +369,6 @@ def watch(place: Place, stack: ExitStack) -> Opened:
 CASES = {
     "presize": presize_folder,
     "presize --overwrite": presize_overwrite,
-    "presize --size A,B": presize_sizes,
     "presize --format wds": presize_tar,
     "presize --format arrayrecord": presize_array_record,
     "presize gs://": presize_bucket,

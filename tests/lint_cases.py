@@ -316,7 +316,7 @@ def rules_page() -> str:
         if rule.family != family:
             family = rule.family
             lines += ["", f"# {titles[family]}"]
-        sources = "; ".join(f"{source.what} ({source.date})" for source in rule.sources)
+        sources = "; ".join(rule.sources)
         lines += ["", f"## {rule.code}: {rule.title}", "", f"*{rule.severity}.* {rule.why}"]
         lines += ["", f"Fix: {rule.fix}", "", "```", *rule.bad.rstrip().splitlines(), "```"]
         lines += ["", "Instead:", "", "```", *rule.good.rstrip().splitlines(), "```"]

@@ -21,6 +21,7 @@ from tpuctl.training.bench import (
     draw,
     load,
     parse_batches,
+    plan_plot,
     plan_variants,
     run_bench,
 )
@@ -111,6 +112,44 @@ def test_what_is_no_sweep_is_one_error(tmp_path: Path, content: str) -> None:
         load(path)
     with pytest.raises(NotFoundError):
         load(tmp_path / "none.json")
+
+
+def test_a_comparison_names_a_column_for_each_machine_device_and_framework() -> None:
+    here, there = sweep("colab", GPU_S), sweep("kaggle", {256: 2.0, 2048: 1.0})
+    rows = [replace(row, us_per_example_low=30.0, us_per_example_high=40.0) for row in there.rows]
+    rows.append(replace(rows[0], device="CPU", framework="jax", strategy="cpu"))
+    result = compare(here, replace(there, rows=tuple(rows)))
+    assert [(c.machine, c.device, c.framework, len(c.rows)) for c in result.columns] == [
+        ("colab, 2026-11-22", "GPU", "tensorflow", 3),
+        ("kaggle, 2026-11-22", "GPU", "tensorflow", 2),
+        ("kaggle, 2026-11-22", "CPU", "jax", 1),
+    ]
+    console = Console(width=120, file=io.StringIO())
+    console.print(report.render_bench_comparison(result))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "33.3 (30.0 to 40.0)" in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "colab, 2026-11-22 kaggle, 2026-11-22 kaggle, 2026-11-22" in lines
+    assert "batch GPU, tensorflow default GPU, tensorflow default CPU, jax cpu" in lines
+    assert lines[-1].startswith("2,048 - 16.7")
+
+
+def test_rows_of_few_steps_are_named() -> None:
+    bench = sweep("gpu", GPU_S)
+    assert bench.warnings == ()
+    few = replace(bench, rows=(*bench.rows[:1], replace(bench.rows[1], steps=9)))
+    assert "Fewer than 10 steps with a batch of 512" in few.warnings[0]
+
+
+@pytest.mark.slow
+def test_a_plot_begins_at_zero_and_names_machine_date_and_batches() -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    from tpuctl.training._plot import draw_curves
+
+    (axes,) = draw_curves(**plan_plot(sweep("colab", GPU_S))).axes
+    assert axes.get_ylim()[0] == 0
+    assert axes.get_title() == "mnist-cnn on colab, 2026-11-22"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["256", "512", "1,024"]
 
 
 def test_a_sweep_with_an_impossible_time_is_refused(tmp_path: Path) -> None:

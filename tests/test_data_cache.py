@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tpuctl as library
 from tests.conftest import Result
 from tests.pictures import contents
 from tests.test_presize_kill import small_disk
@@ -380,3 +381,32 @@ def test_a_tf_data_pipeline_with_random_augmentation_is_kept(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="never ends"):
         cache(f"{path}:endless", tmp_path / "endless")
     assert cache(f"{path}:endless", tmp_path / "cut", CacheOptions(elements=7)).elements == 7
+
+
+def test_show_describes_a_cache_and_draws_its_images(
+    tmp_path: Path, tpuctl: Callable[..., Any]
+) -> None:
+    pytest.importorskip("PIL")
+    pipeline = tmp_path / "pictures.py"
+    pipeline.write_text(
+        "import numpy as np\n"
+        "def images(seed=0):\n"
+        "    for number in range(5):\n"
+        "        yield {'image': np.full((8, 6, 3), 40 * seed, np.uint8), 'label': number}\n"
+        "def numbers():\n"
+        "    return [(1.5, number) for number in range(5)]\n"
+    )
+    cache(f"{pipeline}:images", tmp_path / "out", CacheOptions(variants=2))
+    sheet = tmp_path / "sheet.png"
+    result = tpuctl("data", "show", tmp_path / "out", "--sheet", sheet)
+    assert result.exit_code == 0
+    words = " ".join(result.stdout.split())
+    assert "10 elements of" in words
+    assert "in 2 variants, another one in each epoch" in words
+    assert "An element: {image: uint8, label: int64}." in words
+    assert sheet.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert sheet.read_bytes() in library.data.contact_sheet(tmp_path / "out")
+    cache(f"{pipeline}:numbers", tmp_path / "plain")
+    assert "(float64, int64)" in tpuctl("data", "show", tmp_path / "plain").stdout
+    refused = tpuctl("data", "show", tmp_path / "plain", "--sheet", sheet)
+    assert "have no image" in refused.stderr

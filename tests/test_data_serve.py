@@ -202,6 +202,11 @@ def test_without_namespaces_it_refuses_and_names_the_flag_with_the_risk() -> Non
     assert error["hint"].endswith("--allow-unauthenticated")
 
 
+def free_port() -> str:
+    with socket.create_server(("", 0)) as probe:
+        return str(probe.getsockname()[1])
+
+
 @contextmanager
 def serving(*options: str) -> "Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]":
     words = [sys.executable, "-m", "tpuctl", "data", "serve", "--json", *options]
@@ -301,7 +306,7 @@ def test_an_open_service_gives_files_away_and_says_so_and_its_port_in_use_is_sai
     secret = tmp_path / "secret"
     secret.write_text("do not tell")
     secret.chmod(0o600)
-    with serving("--allow-unauthenticated") as (process, document):
+    with serving("--allow-unauthenticated", "--port", free_port()) as (process, document):
         assert "without authentication" in document["warnings"][0]
         target = document["data"]["target"]
         assert "localhost" not in target

@@ -15,7 +15,7 @@ from tpuctl.datasets.models import PresizeOptions
 from tpuctl.datasets.plan import PlannedPicture
 from tpuctl.datasets.presize import presize
 from tpuctl.datasets.reading import read_records
-from tpuctl.datasets.shards.originals import BucketOriginals
+from tpuctl.datasets.shards.originals import open_originals
 from tpuctl.datasets.verify import verify
 from tpuctl.errors import NotFoundError, PermissionDeniedError, SourceChangedError
 from tpuctl.progress import MESSAGE, Progress
@@ -180,7 +180,8 @@ def test_no_more_is_read_ahead_than_the_budget(bucket: Bucket, tmp_path: Path) -
     storage = bucket()
     upload(fill(tmp_path / "p", 6), storage)
     entries = [PlannedPicture(p.key, p.bytes, p.version, -1) for p in scan_bucket(storage).pictures]
-    ahead = BucketOriginals(storage, ahead_bytes=entries[0].bytes + entries[1].bytes)
+    two = entries[0].bytes + entries[1].bytes
+    ahead = open_originals(storage.address, ahead_bytes=two)
     ahead.begin(entries)
     for number, entry in enumerate(entries):
         assert ahead.read(entry) == (tmp_path / "p" / entry.key).read_bytes()

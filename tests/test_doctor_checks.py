@@ -11,10 +11,11 @@ from rich.console import Console
 from tests.machines import chips, codes, diagnosed
 from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.reporters import machine as report
-from tpuctl.reporters.machine import diagnosis_card as card
+from tpuctl.reporters.display import card
 
 JAX = {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.23"}
 XLA = {"torch": "2.9.0", "torch_xla": "2.9.0", "libtpu": "0.0.21"}
+TORCH_TPU = {"torch": "2.12.0", "torch-tpu": "0.2.0", "libtpu": "0.0.50.1"}
 NUMBER = "instance/attributes/agent-worker-number"
 KERNEL = "python3 -m ipykernel_launcher -f k.json"
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -129,9 +130,14 @@ FIRES: dict[str, list[dict[str, Any]]] = {
     ],
     "F22": [
         tpu_vm(packages={"libtpu": "0.0.5"}),
+        {**tpu_vm(), "packages": {**TORCH_TPU, "libtpu": "0.0.42.1"}},
         tpu_vm(requires={"jax": ["libtpu==0.0.99.* ; extra == 'tpu'"]}),
     ],
-    "F24": [tpu_vm(packages={**XLA, "torch": "2.11.0+cpu"})],
+    "F24": [
+        tpu_vm(packages={**XLA, "torch": "2.11.0+cpu"}),
+        tpu_vm(packages={**TORCH_TPU, "torch": "2.9.0"}),
+        tpu_vm(packages=TORCH_TPU, requires={"torch-tpu": ["torch>=2.13,<=2.15"]}),
+    ],
     "F25": [tpu_vm(packages={**XLA, **TF})],
     "F26": [
         tpu_vm(packages={"libtpu-nightly": "0.1.dev20240916"}),
@@ -262,7 +268,13 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={"libtpu": "0.0.5"}, requires={"jax": ["libtpu==0.0.5"]}),
         tpu_vm(packages={"jax": "99.0", "jaxlib": "99.0"}),
     ],
-    "F24": [tpu_vm(packages={**XLA, "torch": "2.9.1+cpu"})],
+    "F24": [
+        tpu_vm(packages={**XLA, "torch": "2.9.1+cpu"}),
+        tpu_vm(packages={**TORCH_TPU, "torch": "2.12.1+cpu"}),
+        tpu_vm(packages={**TORCH_TPU, "torch": "2.15.0.dev20261101"}),
+        tpu_vm(packages={**TORCH_TPU, "torch": "2.12.0", "torch-xla": "2.9.0"}),
+        tpu_vm(packages={**TORCH_TPU, "torch": "2.0.0", "torch-tpu": "0.9.9"}),
+    ],
     "F25": [tpu_vm(packages={**XLA, "tensorflow-cpu": "2.20.0"}), {"packages": {**XLA, **TF}}],
     "F26": [{**tpu_vm("0x005e"), "packages": {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.15"}}],
     "F29": [{"packages": TF}, {**tpu_vm("0x005e"), "packages": {"tensorflow-tpu": "2.19.1"}}],

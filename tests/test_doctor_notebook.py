@@ -68,7 +68,7 @@ def test_a_notebook_shows_the_card_and_the_magic_shows_the_same(
     assert nothing == []
     assert "TPU v6e: 4 chips" in html
     assert "F15" in html
-    assert "where " in called[0]["data"]["text/plain"]
+    assert called[0]["data"]["text/plain"].startswith("<tpuctl doctor: ✗ a problem blocks")
     assert "must start on 1 worker" in str(other)
     assert wrong[0]["output_type"] == "stream"
     assert "recorded machine from missing.json" in wrong[0]["text"]

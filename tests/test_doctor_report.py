@@ -3,6 +3,7 @@
 import io
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from tests.conftest import Tpuctl
 from tests.machines import chips, diagnosed
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.diagnosis.catalogue import failures
+from tpuctl.diagnosis.trials import Numerics, PrecisionError
 from tpuctl.reporters import machine as report
-from tpuctl.reporters.machine import diagnosis_card as card
+from tpuctl.reporters.display import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
@@ -116,3 +118,19 @@ def test_a_narrow_terminal_cuts_no_line_that_is_to_be_copied(
     snippet = tpuctl("doctor", "--json").data["recommended"]["snippet"]
     assert any(len(line) > 40 for line in snippet.splitlines())
     assert snippet.rstrip() in tpuctl("doctor").stdout
+
+
+def test_the_matrix_test_is_told_in_words() -> None:
+    errors = (
+        PrecisionError("default", "QEP", 0.5, 0.0031),
+        PrecisionError("default", "Q", 0.1, 0.002),
+        PrecisionError("highest", "QEP", 1e-5, 2e-7),
+    )
+    test = Numerics("jax", "TPU v5e", errors, "By default it multiplies in bfloat16.", 1.0, None)
+    diagnosis = replace(diagnosed({}), numerics=test)
+    for text in (str(diagnosis), diagnosis._repr_html_()):
+        lines = " ".join(text.split())
+        assert "4x4 matrices inverted and multiplied in default precision: " in lines
+        assert "in default precision: largest relative error 0.0031" in lines
+        assert "in highest precision: largest relative error 2e-07" in lines
+        assert "QEP" not in text

@@ -117,14 +117,14 @@ credentials = google.auth.compute_engine.Credentials()
 credentials.refresh(google.auth.transport.requests.Request())
 from google.cloud import storage
 client = storage.Client(project="p", credentials=credentials)
-client.bucket("b").blob("x").upload_from_string("by its header")
-print(client.bucket("b").blob("x").download_as_text())
+client.bucket("bbb").blob("x").upload_from_string("by its header")
+print(client.bucket("bbb").blob("x").download_as_text())
 """
 
 
 def test_googles_clients_send_it_unmodified(practice: Any) -> None:
     """From a path in GCE_METADATA_HOST to a token, and with that to storage without any path."""
-    place = urlsplit(practice({"buckets": {"b": {}}}).emulator.http)
+    place = urlsplit(practice({"buckets": {"bbb": {}}}).emulator.http)
     env = {
         **os.environ,
         "GCE_METADATA_HOST": place.netloc + place.path,

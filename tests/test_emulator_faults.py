@@ -54,6 +54,17 @@ def test_every_error_can_end_the_operation(practice: Any, error: str) -> None:
         world.node("t1")
 
 
+def test_an_operation_can_stay_unfinished_after_its_work_is_done(practice: Any) -> None:
+    world = practice(planned({"on": "create_node", "error": "unfinished"}))
+    operation = world.create("t1")
+    world.clock.sleep(100_000)
+    assert world.node("t1").state.name == "READY"
+    assert not operation.done()
+    world.client.delete_node(name=f"{ZONE}/nodes/t1")
+    world.clock.sleep(30)
+    assert world.create("t1").metadata.verb == "create"
+
+
 def test_a_planned_quota_error_names_the_quota_of_the_request(practice: Any) -> None:
     world = practice(planned({"on": "create_queued_resource", "error": "quota"}))
     with pytest.raises(exceptions.ResourceExhausted, match=r"PreemptibleLitepod.* Limit: 32 in"):

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
-from tpuctl.emulator._grpc import message_types, to_message
+from tpuctl.emulator._grpc import MessageTypes, message_types, to_message
 
 
 def fill(message: Message) -> Message:
@@ -46,9 +46,9 @@ def fill_plain(message: Message, field: Any, value: Any) -> None:
         setattr(message, field.name, new)
 
 
-@pytest.mark.parametrize("method", sorted(message_types()))
-def test_a_full_reply_is_the_message_it_was_written_from(method: str) -> None:
-    kind = message_types()[method].reply
+@pytest.mark.parametrize("types", message_types(), ids=lambda types: str(types.path))
+def test_a_full_reply_is_the_message_it_was_written_from(types: MessageTypes) -> None:
+    kind = types.reply
     whole = fill(kind())
     document = json_format.MessageToDict(whole)
     assert to_message(kind, document) == whole

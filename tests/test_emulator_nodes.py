@@ -1,11 +1,12 @@
 """Nodes: what the service does, and what it refuses, seen by Google's own client."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
+import grpc
 from google.api_core import exceptions
 from google.cloud import tpu_v2
 from google.rpc import error_details_pb2
@@ -293,9 +294,10 @@ def test_types_versions_places_and_the_service_identity_are_shown(practice: Any)
 
 
 def test_other_methods_are_unimplemented(practice: Any) -> None:
-    world = practice()
-    with pytest.raises(exceptions.MethodNotImplemented):
-        world.client.cancel_operation({"name": f"{ZONE}/operations/o"})
+    call = practice().channel.unary_unary("/google.cloud.tpu.v2.Tpu/ReimageNode")
+    with pytest.raises(grpc.RpcError) as failure:
+        call(b"")
+    assert cast(Any, failure.value).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_the_cloud_quotas_api_tells_the_limits_as_google_counts_them(practice: Any) -> None:

@@ -78,7 +78,12 @@ def test_the_metadata_server_identifies_a_worker(practice: Any) -> None:
     assert "NODE_ID: 't1'\n" in ask("/instance/attributes/tpu-env")
     assert ask("/instance/zone").endswith("/zones/us-central1-a")
     assert "attributes/\n" in ask("/instance/")
-    assert ask("/project/?recursive=true")["project-id"] == "p"
+    assert ask("/project/?recursive=true")["projectId"] == "p"
+    whole = ask("/instance/?recursive=true")
+    assert whole["serviceAccounts"]["default"]["aliases"] == ["default"]
+    assert whole["networkInterfaces"][0]["ip"].startswith("127.")
+    assert whole["attributes"]["agent-worker-number"] == "3"
+    assert isinstance(whole["id"], int)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,12 @@ def test_the_metadata_server_refuses_as_the_real_one(
     world = practice()
     world.create("t1")
     assert world.http("GET", path, **headers)[0] == status
+
+
+@pytest.mark.parametrize("path", ["/", VM, f"{VM}/"])
+def test_google_auth_finds_the_metadata_server(practice: Any, path: str) -> None:
+    status, _, headers = practice().http("GET", path, Metadata_Flavor="Google")
+    assert (status, headers["Metadata-Flavor"]) == (200, "Google")
 
 
 def test_guest_attributes_that_a_worker_publishes_are_read_through_the_api(practice: Any) -> None:
@@ -140,8 +151,8 @@ def test_a_name_that_was_rebound_to_loopback_is_refused(practice: Any, host: str
         ("POST", f"/v2/{ZONE}/nodes?nodeId=t1", NODE, 200),
         ("GET", f"/v2/{ZONE}/nodes?pageSize=-1", None, 400),
         ("GET", f"/v2/{ZONE}/nodes?pageToken=%FF", None, 400),
-        ("PUT", f"/v2/{ZONE}/nodes/t1", None, 501),
-        ("GET", "/v2/nonsense", None, 501),
+        ("PUT", f"/v2/{ZONE}/nodes/t1", None, 400),
+        ("GET", "/v2/nonsense", None, 400),
         ("GET", f"/v2/{ZONE}/nodes/t1", None, 404),
     ],
 )

@@ -28,7 +28,7 @@ ARGUMENTS = {
     "run": "--host me@127.0.0.1:1 -- true", "cp": "--host me@127.0.0.1:1 missing :there",
     "logs": "--host me@127.0.0.1:1", "stop": "--host me@127.0.0.1:1",
     "ssh": "--host me@127.0.0.1:1 --json", "top": "local --once", "free": "local",
-    "profile run": "missing", "profile watch": "999999999", "profile trace": "missing",
+    "profile run": "missing", "profile watch": "-- missing", "profile trace": "missing",
     "profile show": "missing", "profile diff": "missing missing",
     "data presize": "missing out", "data cache": "missing.py:f out", "data verify": "missing",
     "data show": "missing", "data serve": "--workers 0",

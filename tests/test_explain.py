@@ -19,7 +19,7 @@ from tpuctl.diagnosis.catalogue import KINDS, Failure, condition, failures, fami
 from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.diagnosis.explain import explain
 from tpuctl.diagnosis.patterns import Pattern
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.reporters.machine import failures_page
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "failures.md"
@@ -43,7 +43,7 @@ def test_the_catalogue_is_complete_and_every_check_belongs_to_it() -> None:
     numbered = sorted(code for code in failures() if re.fullmatch(r"F\d\d", code))
     assert numbered == [f"F{number:02}" for number in range(1, 76)]
     assert set(CHECKS) <= set(failures())
-    assert len(failures()) >= 400
+    assert len(failures()) >= 550
 
 
 def test_no_code_is_used_twice_and_every_family_says_what_it_is_about() -> None:
@@ -150,13 +150,13 @@ SPELLINGS = {
     "Failed to recognize coordinator address 'local'": "F58",
     "ERROR: Could not find a version that satisfies the requirement libtpu==2.19.0": "F28",
     "NotFoundError: TPUs not found in the cluster.": "F31",
+    "No module named 'tensorflow.keras.wrappers'": "tf_removed_api",
     "Out of memory: Killed process 4242 (python)": "host_oom",
     "Quota limit TPUV5sLitepodPerProjectPerZoneForTPUAPI has been exceeded.": "quota_exceeded",
 }
 NO_FAILURES = (
     "No module named 'tensorflow_datasets'",
     "No module named tensorflow_hub",
-    "No module named 'tensorflow.keras.wrappers'",
     "No module named tensorflow-datasets",
     "Your disk quota limit is 100 GB",
     "Failed to connect to localhost:6006",
@@ -257,6 +257,8 @@ def test_any_text_is_explained_or_refused(text: str) -> None:
         explanation = explain(text)
     except InvalidInputError:
         assert not text.replace("`", "").replace("*", "").split() or "\x1b" in text
+    except NotFoundError:
+        assert len(text.split()) == 1
     else:
         assert explanation.exit_code == (0 if explanation.matches else 1)
 
@@ -299,6 +301,31 @@ def test_nothing_found_is_exit_1_and_nothing_given_is_wrong_usage(
         assert "python train.py 2>&1 | tpuctl explain" in error["hint"]
     (tmp_path / "empty.log").touch()
     assert tpuctl("explain", tmp_path / "empty.log").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "near"),
+    [
+        ("F999", "F75"),
+        ("f76", "F75"),
+        ("F5", "F05"),
+        ("T999", "T4"),
+        ("orbax_exist", "orbax_exists"),
+    ],
+)
+def test_an_unknown_code_names_the_codes_nearby(
+    tpuctl: Callable[..., Any], code: str, near: str
+) -> None:
+    unknown = tpuctl("explain", "--json", code)
+    (error,) = unknown.document["errors"]
+    assert (unknown.exit_code, error["code"]) == (1, "not_found")
+    assert f"no code {code}" in error["message"]
+    assert near in error["hint"]
+
+
+@pytest.mark.parametrize("text", ["my_variable_zzq", "F", "F12345678901", "X12", "T", "F９９"])
+def test_a_word_like_no_code_is_a_text_without_a_match(text: str) -> None:
+    assert explain(text).matches == ()
 
 
 def test_an_empty_standard_input_is_wrong_usage() -> None:

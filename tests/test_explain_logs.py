@@ -12,6 +12,7 @@ import pytest
 import tpuctl as product
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.explain import Here, explain, explain_logs
+from tpuctl.diagnosis.log_text import worker_of
 from tpuctl.diagnosis.patterns import Pattern, Plain
 from tpuctl.errors import InvalidInputError, NotFoundError
 
@@ -19,6 +20,7 @@ OOM = (
     "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of "
     "memory in memory space hbm. Used 18.4G of 15.75G hbm. Exceeded hbm capacity by 2.65G."
 )
+LOGS = Path(__file__).parent / "explain_logs"
 LOST = (
     "XlaRuntimeError: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): "
     "/job:jax_worker/replica:0/task:{}"
@@ -51,6 +53,19 @@ def test_the_worker_that_failed_first_is_named(prefix: str, name: str) -> None:
     assert (log.workers, log.first.worker, log.first.code) == (3, name, "F66")
     assert [other.code for other in log.followed] == ["heartbeat_lost"] * 2
     assert [match.code for match in explanation.matches] == ["F66", "heartbeat_lost"]
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_the_cause_is_told_from_what_followed_in_a_whole_log(path: Path) -> None:
+    head, _, text = path.read_text(encoding="utf-8").partition("\n")
+    workers, first, code, followed, _ = (part.strip() for part in head.strip("# ").split("|"))
+    log = explain(text).log
+    assert log
+    assert (log.workers, log.first.worker, log.first.code) == (int(workers), first, code)
+    assert {other.code for other in log.followed} == set(followed.split())
+    # Without the worker that failed first, none of the others is taken for the cause.
+    rest = [line for line in text.splitlines() if worker_of(line)[0] != first]
+    assert code in followed or code not in {m.code for m in explain("\n".join(rest)).matches}
 
 
 def test_without_times_the_first_line_counts_and_a_silent_worker_is_suspected() -> None:
@@ -125,6 +140,12 @@ def test_escape_sequences_do_nothing_and_do_not_reach_the_answer() -> None:
     match = explain(text).matches[0]
     assert match.code == "F66"
     assert "\x1b" not in json.dumps([match.cause, dict(match.parts)])
+
+
+def test_lines_after_the_last_escape_sequence_are_lines() -> None:
+    log = explain(f"[0] a\n[1] \x1b[31m{OOM}\x1b[0m\n[0] b\r\n[1] c\r").log
+    assert log
+    assert log.first.text.endswith("2.65G. c")
 
 
 def test_named_parts_appear_in_the_answer() -> None:

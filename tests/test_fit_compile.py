@@ -1,16 +1,21 @@
 """`fit` with the real compiler: what it says agrees with hand counts and with itself."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests import contract
 from tests.fit_cases import a_session, compiles, write_programs
 from tpuctl.compile.estimate import warn_before_create
 from tpuctl.compile.fit import fit, fit_types
-from tpuctl.compile.models import Comparison, Fit
+from tpuctl.compile.models import Comparison, Fit, PallasKernel
 from tpuctl.compile.session import Session
+from tpuctl.errors import CompilerError
+from tpuctl.reporters.fit import render_fit
 from tpuctl.units import GIB, MIB
 
 pytestmark = compiles
@@ -23,6 +28,12 @@ def make(dtype="float16"):
     shape = jax.ShapeDtypeStruct
     return step, (shape((1024, 1024), "float32"), shape((1024, 1024), "uint8"))
 """
+
+
+def text_of(shown: Any) -> str:
+    paper = Console(file=io.StringIO(), width=100)
+    paper.print(shown)
+    return paper.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +268,74 @@ def test_a_function_is_told_the_type_of_its_elements_where_it_asks(
     )
     assert narrow.hbm_needed_bytes > 4 * 1024 * 1024
     assert wide.hbm_needed_bytes - narrow.hbm_needed_bytes > 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_mib", "core_mib"),
+    [("v2-8", 16, 16), ("v4-8", 16, 16), ("v5e-1", 16, 128), ("v5p-8", 16, 64), ("v6e-1", 32, 128),
+     ("tpu7x-8", 32, 64)],
+)  # fmt: skip
+def test_a_pallas_kernel_has_its_blocks_twice_in_vector_memory(
+    programs: Path, session: Session, name: str, limit_mib: int, core_mib: int
+) -> None:
+    found = fit(f"{programs}:small_kernel", name, session=session)
+    [kernel] = found.pallas_kernels
+    assert kernel == PallasKernel("add_one", 4 * MIB, limit_mib * MIB)
+    assert found.vmem_bytes == core_mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "core"), [("v4-8", "16 MiB"), ("v5e-1", "128 MiB"), ("v5p-8", "64 MiB")]
+)
+def test_a_kernel_over_its_limit_is_explained(
+    programs: Path, session: Session, name: str, core: str
+) -> None:
+    with pytest.raises(CompilerError, match="add_one needs 32 MiB of vector memory") as caught:
+        fit(f"{programs}:large_kernel", name, session=session)
+    assert f"its limit is 16 MiB, and a core has {core}." in str(caught.value)
+    hint = str(caught.value.hint)
+    # More than a v4's core has cannot be allowed.
+    assert ("vmem_limit_bytes" in hint) == (name != "v4-8")
+    assert "smaller blocks" in hint
+
+
+def test_the_limit_that_the_hint_names_is_enough(programs: Path, session: Session) -> None:
+    found = fit(f"{programs}:kernel_with_a_limit", "v5e-1", session=session)
+    assert found.pallas_kernels == (PallasKernel("add_one", 32 * MIB, 33 * MIB),)
+    with pytest.raises(CompilerError) as caught:
+        fit(f"{programs}:large_kernel", "v5e-1", session=session)
+    assert f"vmem_limit_bytes={33 * MIB})" in str(caught.value.hint)
+
+
+def test_a_kernel_larger_than_the_memory_gets_no_higher_limit(
+    programs: Path, session: Session
+) -> None:
+    for name, words in (("v6e-1", "needs 128 MiB"), ("v4-8", "needs more than 64 MiB")):
+        with pytest.raises(CompilerError, match=words) as caught:
+            fit(f"{programs}:huge_kernel", name, session=session)
+        assert "vmem_limit_bytes" not in str(caught.value.hint)
+
+
+def test_a_type_that_rejects_the_program_does_not_end_the_comparison(
+    programs: Path, session: Session
+) -> None:
+    target = f"{programs}:large_kernel"
+    found = fit_types(target, ["v4-8,v5e-1,v6e-1"], cache=session.cache)
+    assert isinstance(found, Comparison)
+    assert [one.accelerator_type for one in found.types] == ["v6e-1"]
+    assert [one.accelerator_type for one in found.rejected] == ["v4-8", "v5litepod-1"]
+    assert (found.status, found.exit_code) == ("partial", 0)
+    shown = text_of(render_fit(found))
+    assert "100 %" in shown
+    assert "needs 32 MiB of vector memory (VMEM) on a v4-8" in " ".join(shown.split())
+    with pytest.raises(CompilerError):
+        fit_types(target, ["v4-8,v5e-1"], cache=session.cache)
+
+
+def test_the_generations_that_libtpu_knows_are_told(four: Comparison) -> None:
+    for found in four.types:
+        assert found.compiler.generations[-1] == "tpu7x"
+        assert any("which knows v2, v3, v4" in reason for reason in found.reasons)
 
 
 def test_several_types_are_compared_by_price(four: Comparison) -> None:

@@ -19,15 +19,15 @@ def test_the_page_shows_what_its_commands_print(
     tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    [program] = re.findall(r"```python\n# train.py\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    for name, program in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(program, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "90")
     commands = COMMAND.findall(page)
-    assert len(commands) == 3
+    assert len(commands) == 4
     for words, shown in commands:
         result = tpuctl(*words.split())
-        assert result.exit_code == ("does not fit" in result.stdout)
+        assert result.exit_code == ("does not fit a " in result.stdout)
         printed = "\n".join(line.rstrip() for line in result.stdout.splitlines()) + "\n"
         if request.config.getoption("--update-golden"):
             page = page.replace(f"$ tpuctl {words}\n{shown}", f"$ tpuctl {words}\n{printed}")

@@ -1,5 +1,6 @@
 """Everything between the compiler's answer and ours: hand counts, no compiler."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,14 +8,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 
 from tests.fit_cases import compilation, product
 from tpuctl.compile import batch_search, hlo, matmuls, program, slices
 from tpuctl.compile.estimate import build_fit, roofline
-from tpuctl.compile.models import Compilation, CompileRequest, Kernel, Program, Target
-from tpuctl.compile.program import read_out_of_memory, read_report
+from tpuctl.compile.models import (
+    Compilation,
+    CompileRequest,
+    Kernel,
+    PallasKernel,
+    Program,
+    Target,
+)
+from tpuctl.compile.program import read_out_of_memory, read_report, read_vmem_overflow
+from tpuctl.compile.slices import is_tested, known_generations, load_facts
 from tpuctl.errors import InvalidInputError
-from tpuctl.units import GIB
+from tpuctl.units import GIB, MIB
 
 # ---- The matrix unit -----------------------------------------------------------------------------
 
@@ -69,7 +79,7 @@ def test_a_program_without_products_wastes_nothing_that_is_known() -> None:
 )
 def test_a_layer_that_is_known_keeps_the_name_that_it_was_given(layer: str, known: str) -> None:
     layers = ("conv2d_4", "encoder", "dense_1", "head", "head_1")
-    one = Program((product(8, 128, 100, layer),), (), 0, 0, 0, 0)
+    one = Program((product(8, 128, 100, layer),), (), 0, 0, 0, ())
     assert program.name_layers(one, layers).matmuls[0].layer == known
     assert program.name_layers(one, ()) == one
 
@@ -78,7 +88,7 @@ def test_a_layer_that_is_known_keeps_the_name_that_it_was_given(layer: str, know
 
 
 def work(flops: float, kernels: tuple[Kernel, ...], collective_bytes: int = 0) -> Compilation:
-    return compilation(flops, Program((), kernels, 0, collective_bytes, 0, 0))
+    return compilation(flops, Program((), kernels, 0, collective_bytes, 0, ()))
 
 
 def test_the_fastest_step_is_the_slower_of_arithmetic_and_memory() -> None:
@@ -265,3 +275,79 @@ def test_a_search_that_found_no_limit_says_so() -> None:
     )
     limited = build_fit(question, compilation(), batch_search.find_largest(memory(64, 1, 1)), (), 1)
     assert "not the limit" not in " ".join(limited.notes)
+
+
+OVER = (
+    "RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:\nRan out of memory in memory space vmem "
+)
+VMEM_TEXTS = {
+    OVER + 'while allocating on stack for %small.1 = f32[8]{0} custom-call(%x), custom_call_target='
+    '"tpu_custom_call", metadata={op_name="jit(step)/small/pallas_call" stack_frame_id=2}. Scoped '
+    "allocation with size 32.00M and limit 16.00M exceeded scoped vmem limit by 16.00M.": (
+        PallasKernel("small", 32 * MIB, 16 * MIB), True
+    ),
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem. "
+    "Used 128.00M of 63.94M vmem. Exceeded vmem capacity by 64.06M.\n  1. Size: 64.00M\n"
+    '     Operator: op_name="jit(wrapped)/pallas_call"': (
+        PallasKernel("pallas_call", 128 * MIB, int(63.94 * MIB)), True
+    ),
+    "RESOURCE_EXHAUSTED: Allocation (size=33554432) would exceed memory (size=16777216) :: "
+    "#allocation3 [shape = 'u8[33554432]{0}', space=vmem, scoped] :: add_one.1": (
+        PallasKernel("add_one.1", 32 * MIB, 16 * MIB), False
+    ),
+    "the total memory required for HLO temporaries (45.72G) exceeds available HBM (15.75G)": None,
+    "Used 45.72G of 15.75G hbm": None,
+    "Allocation (size=33554432) would exceed memory (size=16777216) :: space=smem": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", VMEM_TEXTS)
+def test_what_libtpu_says_of_vector_memory_is_read_and_nothing_else(text: str) -> None:
+    assert read_vmem_overflow(text) == VMEM_TEXTS[text]
+
+
+def test_every_tested_pair_is_accepted_and_its_neighbours_are_not() -> None:
+    tested = load_facts("tested.json")
+    for one in tested["adapter"]:
+        oldest, newest = one["libtpu"]
+        assert is_tested(one["jax"], one["jax"], oldest)
+        assert is_tested(one["jax"], one["jax"], newest)
+        assert not is_tested(one["jax"], one["jax"], "0.0.1")
+        assert not is_tested(one["jax"], one["jax"], "0.0.999")
+        assert not is_tested(one["jax"], "0.9.0", newest)
+        assert set(known_generations(newest)) == set(load_facts("chips.json")["chips"])
+    assert not is_tested("0.9.2", "0.9.2", "0.0.42.1")
+    assert known_generations("0.0.999") == ()
+
+
+def test_the_extra_installs_only_tested_releases() -> None:
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    lines = re.search(r"^aot = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert lines
+    requirements = [Requirement(line) for line in re.findall(r'"(.*)"', lines[1])]
+    tested = load_facts("tested.json")["adapter"]
+    for python in ("3.11", "3.12", "3.13"):
+        here = [
+            r for r in requirements if r.marker and r.marker.evaluate({"python_version": python})
+        ]
+        allowed = {r.name: r.specifier for r in here}
+        able = [one for one in tested if one["python"] <= [int(n) for n in python.split(".")]]
+        # pip takes the newest of each that is allowed.
+        newest = able[-1]
+        assert newest["jax"] in allowed["jax"]
+        assert newest["jax"] in allowed["jaxlib"]
+        assert newest["libtpu"][1] in allowed["libtpu"]
+        assert newest["libtpu"][1] + ".1" not in allowed["libtpu"]
+        for other in (
+            "0.9.2",
+            "0.10.1",
+            "0.12.1",
+            "0.13.0",
+            *(["0.11.0"] if python == "3.11" else []),
+        ):
+            assert other not in allowed["jax"]
+            assert other not in allowed["jaxlib"]
+        assert "0.0.41" not in allowed["libtpu"]
+    assert not [
+        r for r in requirements if r.marker and r.marker.evaluate({"python_version": "3.10"})
+    ]

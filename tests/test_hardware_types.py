@@ -144,6 +144,23 @@ def test_the_table_holds_every_generation_history_included(tpuctl: Callable[...,
     assert "v3 pod" in [entry["accelerator_type"] for entry in data["history"]]
 
 
+@pytest.mark.parametrize("word", ["gpus", "GPU", "h100"])
+def test_gpus_are_shown_beside_tpus_where_they_are_asked_for(
+    tpuctl: Callable[..., Any], word: str
+) -> None:
+    lines = {tuple(line.split()[:6]) for line in tpuctl("types", word).stdout.splitlines()}
+    assert ("TPU", "v5e", "16", "819", "197", "$1.20") in lines
+    assert ("GPU", "T4", "16", "320", "65", "$0.3500") in lines
+    data = tpuctl("types", word, "--json").data
+    assert {gpu["name"] for gpu in data["gpus"]} >= {"P100", "T4", "V100", "L4", "A100", "H100"}
+    for gpu in data["gpus"]:
+        assert 0 < gpu["spot"] < gpu["on_demand"]
+        assert min(gpu["memory_gib"], gpu["gb_per_s"], gpu["peak_16_bit_tflops"]) > 0
+    assert data["gpus_as_of"].startswith("20")
+    assert tpuctl("types", "--json").data["gpus"] == []
+    assert "tpuctl types gpus" in tpuctl("types").stdout
+
+
 def test_the_two_files_of_chips_agree() -> None:
     table = {chip["name"]: chip for chip in load_data("chips")["chips"]}
     for item in generations():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lint_cases import notebook
+from tests.lint_cases import codes, notebook
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.linting import documents
 from tpuctl.linting.cells import code_cells, is_python, read_cell, with_sources
@@ -128,6 +128,8 @@ CELL_MAGICS = [
     ("x = (5\n% 3)\ny = [\n!bad]", 0),
     ("%%html\n<b>{{ x }}</b>", 1),
     ("await f()\n%matplotlib inline", 1),
+    ("pip install -q jax\nls ./data\nx = 1", 2),
+    ("time = 3\nls = [time]\nrm (1)", 0),
 ]
 
 
@@ -175,6 +177,10 @@ def test_lines_that_stay_keep_their_escapes_and_line_ends() -> None:
     assert with_sources(raw, {2: "b\n'é'"}) == raw.replace('"source": "a"', '"source": "b\\n\'é\'"')
 
 
+def test_an_install_without_a_sign_is_seen() -> None:
+    assert "T315" in codes("pip install jax\nx = !ls\n!ls", "kaggle")
+
+
 def test_the_old_notebook_format_is_read_too() -> None:
     old = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["x = 1\n", "y"]}]}]}
     assert list(code_cells(old)) == [(1, "x = 1\ny")]
@@ -199,6 +205,8 @@ IGNORED = "import tensorflow as tf\ntf.Session(){}\ntf.log(\n    x){}\n"
         ("  # tpuctl: ignore[T1, T102]", "  # TPUCTL: ignore", []),
         ("  # tpuctl: ignore[T103]", "  #tpuctl:ignore[t103]", ["T102"]),
         ("  # ignore[T102]", "", ["T102", "T103"]),
+        ("  # tpuctl: ignore[]", "  # tpuctl: ignored", ["T102", "T103"]),
+        ("  # tpuctl: ignore[T102", "  # tpuctl: ignore: why", ["T102"]),
     ],
 )
 def test_a_comment_silences_a_line(tmp_path: Path, one: str, two: str, left: list[str]) -> None:

@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests import lint_cases as cases
 from tests.lint_cases import notebook
-from tpuctl.errors import MissingExtraError
+from tpuctl.errors import MissingExtraError, WriteError
 from tpuctl.linting.fix import fix
 from tpuctl.linting.run import lint_paths
+from tpuctl.storage.local import write_atomically
 
 pytest.importorskip("libcst")
 pytest.importorskip("nbformat")
@@ -23,6 +27,10 @@ CHANGES = [
      "import tensorflow as tf\ntf.random.set_seed( 1 )  # why\n"),
     ("import tensorflow as T\nx = T.log(T.random_normal([2]))\n",
      "import tensorflow as T\nx = T.math.log(T.random.normal([2]))\n"),
+    ("import tensorflow as tf\nx = tf.spectral.rfft(y)\n",
+     "import tensorflow as tf\nx = tf.signal.rfft(y)\n"),
+    ("from tensorflow import keras\nl = keras.layers.core.Dense(1)\n",
+     "from tensorflow import keras\nl = keras.layers.Dense(1)\n"),
     ("import jax\nn = jax.host_count()\ny = jax.tree_map(f,\n             x)\n",
      "import jax\nn = jax.process_count()\ny = jax.tree.map(f,\n             x)\n"),
     ("import torch_xla.core.xla_model as xm\nw = xm.xrt_world_size()\n",
@@ -123,6 +131,94 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
     result = lint_paths([path], fixes=True)
     assert path.read_text() == "x = 1\n"
     assert "modified while" in result.warnings[0]
+
+
+def test_a_file_that_cannot_be_written_is_not_counted_and_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(CHANGES[0][0])
+
+    def refuse(path: Path, *content: object, **options: object) -> None:
+        if path.name == "a.py":
+            raise WriteError(f"Could not write {path}: Read-only file system.")
+        write_atomically(path, *content, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tpuctl.linting.run.write_atomically", refuse)
+    result = lint_paths([tmp_path], fixes=True)
+    assert (tmp_path / "b.py").read_text() == CHANGES[0][1]
+    assert (result.fixed, len(result.changes), result.exit_code) == (1, 1, 1)
+    assert "a.py was not changed: Could not write" in result.warnings[0]
+
+
+def test_a_notebook_that_jupyter_cannot_read_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    cells = [{"cell_type": "code", "source": CHANGES[0][0]}]
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 4}))
+    result = lint_paths([path], fixes=True)
+    assert "Jupyter cannot read this notebook" in result.warnings[0]
+    assert result.fixed == 0
+
+
+ODD = "import tensorflow as tf\x0c\nx = '\u2028\x1c'\ntf.log(x)"
+
+
+def test_a_diff_of_odd_lines_can_be_applied(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(ODD, encoding="utf-8")
+    (change,) = lint_paths([path], diff=True).changes
+    words = ["patch", "--quiet", str(path)]
+    subprocess.run(words, input=change.diff.encode(), check=True)
+    assert path.read_text(encoding="utf-8") == ODD.replace("tf.log", "tf.math.log")
+
+
+LINES = st.sampled_from([
+    "import tensorflow as tf", "import torch_xla.core.xla_model as xm", "import keras", "",
+    "x = tf.log(1)  # é", "n = xm.xrt_world_size()", "%time x = 1", "!ls \\\n  -l", "y = !ls",
+    "if x:\n    tf.set_random_seed(1)\n    !pwd", 'text = """\n%not\n"""', "pip install jax",
+    "o = keras.optimizers.Adam(lr=1, decay=0)", "%tensorflow_version 2.x", "for x in", "x?",
+    "os.environ['COLAB_TPU_ADDR']", "s = tf.distribute.TPUStrategy(r)", "日本 = tf.to_int32(x)",
+    "with s.scope():\n  m = tf.keras.Sequential()",
+])  # fmt: skip
+HEADS = st.sampled_from(["", "%%time\n", "%%bash\n", "%%writefile a.py\n"])
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> str:
+    margin, end = draw(st.sampled_from(["", "  "])), draw(st.sampled_from(["\n", "\r\n"]))
+    lines = draw(st.lists(LINES, max_size=6))
+    return (draw(HEADS) + "\n".join(margin + line for line in lines)).replace("\n", end)
+
+
+KEPT = re.compile(r"(?m)^\s*!.*$|^%%.*$|^%time.*$|^%not$")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(cells(), min_size=1, max_size=5), st.sampled_from([None, 1, 2]), st.booleans())
+def test_any_notebook_is_fixed_once_and_only_in_its_code(
+    tmp_path: Path, texts: list[str], indent: int | None, whole: bool
+) -> None:
+    path = tmp_path / "a.ipynb"
+    before = json.loads(notebook(*("x" for _ in texts)))
+    for cell, text in zip(before["cells"], texts, strict=True):
+        cell["source"] = text if whole else text.splitlines(keepends=True)
+    path.write_text(json.dumps(before, indent=indent, ensure_ascii=whole), encoding="utf-8")
+    found = lint_paths([path], runtime="kaggle").findings
+    for finding in found:
+        lines = texts[(finding.cell or 1) - 1].split("\n")
+        assert 1 <= finding.line <= len(lines)
+        assert 1 <= finding.column <= len(lines[finding.line - 1]) + 2
+    lint_paths([path], fixes=True, runtime="kaggle")
+    once = path.read_bytes()
+    after = json.loads(once)
+    for cell, old, text in zip(after["cells"], before["cells"], texts, strict=True):
+        assert KEPT.findall("".join(cell["source"])) == KEPT.findall(text)
+        cell["source"] = old["source"]
+    assert after == before
+    broken = {f.cell for f in found if f.code in ("T001", "T002")}
+    again = lint_paths([path], fixes=True, runtime="kaggle")
+    assert {f.cell for f in again.findings if f.code in ("T001", "T002")} == broken
+    assert (again.fixed, path.read_bytes()) == (0, once)
 
 
 def test_without_the_extra_the_error_names_the_pip_line(

@@ -142,8 +142,8 @@ def shards(folder: Path, **changes: Any) -> Path:
 def test_shards_are_read_from_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "stray.tfrecord").write_bytes(b"not listed")
     found = read_shards(shards(tmp_path))
-    assert [path.name for path in found.paths] == ["a.tfrecord"]
-    assert (found.records, found.height, found.width) == (7, 96, 128)
+    assert [(shard.name, shard.records) for shard in found.shards] == [("a.tfrecord", 7)]
+    assert found.data_set.size == (96, 128)
 
 
 def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
@@ -161,7 +161,6 @@ def test_a_shard_that_is_too_short_or_gone_is_left_out(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"schema": "tpuctl.dataset/9"}, "tpuctl.dataset/9"),
-        ({"options": {}}, "cannot be read"),
         ({"shards": 3}, "damaged"),
         ({"shards": []}, "shards is usable"),
         ({"shards": [listed_shard("a.tfrecord", 6, 7)]}, "shards is usable"),

@@ -149,18 +149,20 @@ class Numbers(Source):
 
     def __init__(self, per_epoch: int, error: Exception | None = None) -> None:
         super().__init__("iterable", ChainNode("Iterable", "numbers"), batched=False)
-        self.per_epoch, self.error = per_epoch, error
+        self.per_epoch, self.error, self.epochs = per_epoch, error, 0
 
     def open(self) -> Iterator[Any]:
+        self.epochs += 1
         yield from range(self.per_epoch)
         if self.error:
             raise self.error
 
 
 def test_a_finite_source_starts_again() -> None:
-    reader = BatchReader(Numbers(3), batch_size=2)
+    numbers = Numbers(3)
+    reader = BatchReader(numbers, batch_size=2)
     assert [reader.step() for _ in range(4)] == [2, 2, 2, 2]
-    assert reader.epochs == 3
+    assert numbers.epochs == 3
 
 
 def test_an_empty_source_is_an_error_and_not_a_loop() -> None:

@@ -65,7 +65,7 @@ def test_a_machine_without_any_of_it_names_what_is_missing(tmp_path: Path) -> No
     found = signals.between(
         before, after, tool_cpu_s=0.0, consumer_cpu_s=0.0, gil_overshoots_s=[], root=tmp_path
     )
-    assert found.run_delay_s is found.other_cpu_s is found.pressure_io is None
+    assert found.run_delay_s is found.other_cpu_s is None
     assert {"run_delay_s", "other_cpu_s", "gil_overshoot_p90_ms"} <= set(found.missing)
     assert "cpu_s" not in found.missing
 
@@ -92,7 +92,7 @@ def test_cpu_of_others_is_what_the_machine_used_beyond_us(tmp_path: Path) -> Non
 def test_this_machine_can_be_read() -> None:
     found = signals.read()
     assert found.cpu_s > 0
-    assert found.major_faults >= 0
+    assert found.threads
 
 
 def test_a_thread_that_ended_takes_nothing_away_from_what_the_others_did(tmp_path: Path) -> None:

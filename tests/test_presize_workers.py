@@ -1,6 +1,6 @@
 """Worker processes that die, hang or never begin."""
 
-import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_a_killed_worker_costs_a_retry_and_not_the_run(tmp_path: Path) -> None:
             for child in psutil.Process().children():
                 # One that was killed a moment ago may be a zombie still, and what it did is heard.
                 with suppress(psutil.NoSuchProcess):
-                    if WORKER[-1] in child.cmdline():
+                    if WORKER in child.cmdline():
                         child.kill()
                         killed.append(child.pid)
 
@@ -41,7 +41,7 @@ def test_a_killed_worker_costs_a_retry_and_not_the_run(tmp_path: Path) -> None:
 # A worker as it is, but a picture of 344 pixels' width ends or stalls its process.
 POISONED = """
 import os, signal, time
-from tpuctl.datasets.shards import worker
+from tpuctl.datasets.shards.worker import main
 from tpuctl.datasets.images import _shrink as _images
 shrink_all = _images.shrink_all
 def poisoned(data, *args, **options):
@@ -50,8 +50,19 @@ def poisoned(data, *args, **options):
         {death}
     return smalls
 _images.shrink_all = poisoned
-worker.main()
 """
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A module to take for a worker."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def write(code: str) -> str:
+        (tmp_path / "other_worker.py").write_text(code)
+        return "other_worker"
+
+    return write
 
 
 @pytest.mark.slow
@@ -66,6 +77,7 @@ worker.main()
 def test_a_picture_that_kills_its_worker_twice_is_left_out(
     photos: Path,
     tmp_path: Path,
+    worker: Callable[[str], str],
     death: str,
     silence_s: float,
     detail: str,
@@ -74,8 +86,8 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     work = Work(tmp_path / "work")
     work.create()
     setup = WorkerSetup(str(photos), str(work.folder), plan.options, 1 << 30, workers=2)
-    command = (sys.executable, "-c", POISONED.format(death=death))
-    steps = list(build_shards(plan.jobs, setup, command=command, silence_s=silence_s))
+    module = worker(POISONED.format(death=death))
+    steps = list(build_shards(plan.jobs, setup, worker=module, silence_s=silence_s))
     finished = [shard for step in steps for shard in step.finished]
     left_out = [bad for shard in finished for bad in shard.left_out]
     assert [(bad.path, bad.reason, bad.detail) for bad in left_out] == [
@@ -84,9 +96,11 @@ def test_a_picture_that_kills_its_worker_twice_is_left_out(
     assert sum(shard.records for shard in finished) == 11
 
 
-def test_a_worker_that_cannot_start_is_one_clear_error(photos: Path, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_is_one_clear_error(
+    photos: Path, tmp_path: Path, worker: Callable[[str], str]
+) -> None:
     plan = plan_presize(scan(photos).pictures, small(), {})
     setup = WorkerSetup(str(photos), str(tmp_path), plan.options, 1 << 30, workers=2)
-    command = (sys.executable, "-c", "raise SystemExit('no luck today')")
+    module = worker("raise SystemExit('no luck today')")
     with pytest.raises(TpuctlError, match=r"ended before it began: exit code 1: no luck today"):
-        list(build_shards(plan.jobs, setup, command=command))
+        list(build_shards(plan.jobs, setup, worker=module))

@@ -7,8 +7,7 @@ import pytest
 
 from tests.pipeline_cases import take_two_batches, write_target
 from tpuctl.errors import InvalidInputError, TargetError
-from tpuctl.profiling import profile_target
-from tpuctl.profiling.profile import measure
+from tpuctl.profiling.profile import measure, profile_target
 from tpuctl.profiling.request import Request, parse_target
 from tpuctl.progress import silent
 

@@ -18,10 +18,12 @@ from tests import contract
 from tests.pipeline_cases import HOST, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES
 from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, WriteError
-from tpuctl.profiling import diff, load, reference_step_ms, save
 from tpuctl.profiling.case import IN_TRAINING, name_idle
+from tpuctl.profiling.compare import diff
 from tpuctl.profiling.device_step import measure_training_step
 from tpuctl.profiling.models import Device, Input, Profile
+from tpuctl.profiling.reference import reference_step_ms
+from tpuctl.profiling.tpuprof import load, save
 from tpuctl.progress import silent
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html

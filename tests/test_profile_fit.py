@@ -7,7 +7,7 @@ import pytest
 from tests.fit_cases import compiles, write_programs
 from tests.pipeline_cases import write_target
 from tpuctl.errors import UsageError
-from tpuctl.profiling import profile_target
+from tpuctl.profiling.profile import profile_target
 
 
 def test_only_one_thing_can_stand_in_for_the_device() -> None:

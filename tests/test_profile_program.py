@@ -2,10 +2,7 @@
 
 import importlib.util
 import json
-import shutil
-import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +18,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
-from tpuctl.profiling.program.run import follow, is_program, profile_program
+from tpuctl.profiling.program.run import is_program, profile_program
 from tpuctl.profiling.program.watch import Watch
 
 Program = Callable[[str], list[str]]
@@ -187,16 +184,6 @@ def test_a_program_that_hangs_is_stopped_at_its_time(
     result = tpuctl("profile", "watch", "--seconds", "0.5", "--", *words)
     assert (result.exit_code, "ran for 0.5 s" in result.stderr) == (1, True)
     assert not (tmp_path / "end").exists()
-
-
-def test_following_a_process_that_hangs_ends_at_its_time(program: Program, tmp_path: Path) -> None:
-    with subprocess.Popen(program("import time\ntime.sleep(60)")) as hanging:
-        folder = Path(tempfile.mkdtemp(prefix="tpuctl-profile-"))
-        (folder / f"{hanging.pid}.run.json").write_text("{}")
-        assert list(follow(hanging.pid, 0.1)) == []
-        assert hanging.poll() is None, "it ended by itself, so nothing was tried"
-        hanging.kill()
-        shutil.rmtree(folder)
 
 
 def test_a_program_is_told_from_a_target(tmp_path: Path) -> None:

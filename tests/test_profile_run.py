@@ -19,7 +19,9 @@ from tests.conftest import Result
 from tests.pipeline_cases import listed_shard, manifest, take_two_batches, write_target
 from tpuctl.cli.app import app
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.profiling import Profile, profile_target, save
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.tpuprof import save
 from tpuctl.progress import Progress
 
 pytestmark = pytest.mark.tf

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from tpuctl.errors import InvalidInputError, TargetError
-from tpuctl.profiling import Profile, profile_target
 from tpuctl.profiling.frameworks.iterables import open_iterable
 from tpuctl.profiling.frameworks.meter import FEW, Meter, Metered
 from tpuctl.profiling.frameworks.source import count_examples, holds_a_batch
 from tpuctl.profiling.measure.loop import BatchReader
-from tpuctl.profiling.measure.sources import frameworks_of, kind_of
+from tpuctl.profiling.measure.sources import kind_of
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.profile import profile_target
 
 BODY = """
 import time
@@ -275,17 +276,6 @@ def test_a_damaged_counter_file_is_left_out(tmp_path: Path) -> None:
     Metered(abs, meter, 0)(1)
     (tmp_path / "1-1.meter").write_bytes(b"half")
     assert meter.read(1)[0].calls == 1
-
-
-def test_only_what_a_target_imports_is_imported_before_it() -> None:
-    source = (
-        "import os, torch.utils.data\n"
-        "from keras import layers\n"
-        "def make():\n    import grain\n"
-        "def other():\n    import tensorflow\n"
-    )
-    assert frameworks_of(source, "make") == ["grain", "keras", "torch"]
-    assert frameworks_of("def make(:", "make") == []
 
 
 def test_what_cannot_be_iterated_has_no_kind() -> None:

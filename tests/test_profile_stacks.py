@@ -109,11 +109,10 @@ for number, data in enumerate((iterate(Own()), site_packages_like.loader(Shared(
     sampler.start()
     for _ in range(5_000):
         next(data)
-        if sum(each.count for each in list(sampler.samples.values())) > 20:
+        if any("decode" in name for name, _ in list(sampler.samples)):
             break
     sampler.stop()
-    cpu_s = {key: each.cpu_s for key, each in sampler.samples.items()}
-    found[number] = max(cpu_s, key=cpu_s.get)
+    found[number] = [list(key) for key in sampler.samples]
 print(json.dumps(found))
 """
 # As PyTorch's loader takes from a data set of torchvision: no frame of the user's in between.
@@ -155,5 +154,5 @@ def test_decoding_is_a_stage_and_names_the_call_that_needs_the_pixels(tmp_path: 
     command = [sys.executable, str(program), str(tmp_path), str(image)]
     environment = {**os.environ, "PYTHONPATH": str(library)}
     found = json.loads(subprocess.check_output(command, text=True, timeout=120, env=environment))
-    assert found["0"] == ["decode in Own.__getitem__", f"{program}:13"]
-    assert found["1"] == ["decode in Shared.open_image", ""]
+    assert ["decode in Own.__getitem__", f"{program}:13"] in found["0"]
+    assert ["decode in Shared.open_image", ""] in found["1"]

@@ -11,9 +11,10 @@ from tests import contract, xspaces
 from tests.test_profile_files import HOSTILE, Tags, plain
 from tests.xspaces import Plane, pipeline, training
 from tpuctl.errors import UsageError
-from tpuctl.profiling import diff, load, profile_trace, save
-from tpuctl.profiling.compare import FIGURES, check, parse_limits
+from tpuctl.profiling.compare import FIGURES, check, diff, parse_limits
 from tpuctl.profiling.models import Profile
+from tpuctl.profiling.tpuprof import load, save
+from tpuctl.profiling.trace.profile import profile_trace
 from tpuctl.reporters import profile as report
 from tpuctl.reporters import profile_html
 

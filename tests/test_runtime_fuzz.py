@@ -33,6 +33,8 @@ VARIABLES = (
     "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS",
     "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "TPU_SKIP_MDS_QUERY", "JAX_PLATFORMS",
     "TPU_VISIBLE_CHIPS", "VBAR_CONTROL_SERVICE_URL", "TPU_LIBRARY_PATH", "KERAS_BACKEND", "HOME",
+    "TPU_PROCESS_BOUNDS", "TPU_PROCESS_ADDRESSES_PATH", "TORCH_TPU_SLICEBUILDER_ADDRESSES",
+    "MEGASCALE_SLICE_ID", "SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE", "SM_HOSTS", "NODE_RANK",
     "MEGASCALE_NUM_SLICES", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "PJRT_DEVICE", "container",
 )  # fmt: skip
 PATHS = (
@@ -130,7 +132,7 @@ FIELDS = ("env", "files", "pci", "metadata", "packages", "requires", "python", "
 def check(document: dict[str, Any]) -> Diagnosis:
     diagnosis = diagnose(RecordedMachine(document))
     json.loads(envelope.success("doctor", diagnosis))
-    assert "<script" not in report.diagnosis_card(diagnosis).lower()
+    assert "<script" not in diagnosis._repr_html_().lower()
     assert report.render_diagnosis(diagnosis)
     assert diagnosis.exit_code == (1 if diagnosis.blocking else 0)
     return diagnosis

@@ -232,3 +232,28 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, digits
     images, labels = np.zeros((4, 2, 2)), np.zeros(4)
     np.savez(floats, x_train=images, x_test=images, y_train=labels, y_test=labels)
     assert "holds float64 images of shape (4, 2, 2)" in says("--data", floats)
+
+
+@pytest.mark.parametrize(
+    ("template", "backend", "model"),
+    [("mnist-cnn", "jax", "model.keras"), ("custom-loop", "tensorflow", "model.npz")],
+)
+def test_another_run_begins_with_the_weights_that_are_given(
+    tmp_path: Path, template: str, backend: str, model: str
+) -> None:
+    options = (
+        "--data",
+        "fake",
+        "--batch-size",
+        8,
+        *(("--examples", 64) if model[-1] == "s" else ()),
+    )
+    first = train(template, backend, tmp_path / "1", *options, "--epochs", 12)
+    given = ("--restore", tmp_path / "1" / model, "--learning-rate", 1e-6)
+    again = train(template, backend, tmp_path / "2", *options, *given, "--epochs", 1)
+    assert again["resumed_after_step"] == 0
+    assert again["test_accuracy"] == pytest.approx(first["test_accuracy"], abs=0.15)
+    assert [set(epoch) >= {"epoch", "val_accuracy"} for epoch in first["epochs"]] == [True] * 12
+    assert len((tmp_path / "1" / "log.csv").read_text().splitlines()) >= 12
+    missing = refused(template, backend, tmp_path / "3", *options, "--restore", "no.keras")
+    assert "--restore no.keras: " in missing

@@ -8,8 +8,9 @@ import pytest
 
 from tests import contract
 from tpuctl.errors import InvalidInputError
-from tpuctl.profiling import diff, load, save
+from tpuctl.profiling.compare import diff
 from tpuctl.profiling.models import Profile
+from tpuctl.profiling.tpuprof import load, save
 from tpuctl.profiling.trace.profile import profile_trace
 
 SHARED = Path(os.environ.get("TPUCTL_SHARED") or Path(__file__).parents[2] / "shared")

@@ -11,6 +11,7 @@ from typing import Any
 import asyncssh
 
 from tpuctl.emulator._ssh_server import EmulatedWorker, WorkerServers
+from tpuctl.emulator.confine import Confinement
 from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, parse_hosts
@@ -49,7 +50,7 @@ class Slice:
         return self._servers.start(
             [f"127.0.3.{index + 1}"],
             port,
-            folder=self.folder(index),
+            confinement=Confinement(self.folder(index)),
             env={"TPU_WORKER_ID": str(index), **(env or {})},
             host_key=host_key or self.root / "host_key",
             authorized_keys=lambda user: [public] if user == "me" else [],

@@ -2,6 +2,16 @@
 
 Every command is a function of the same name: `tpuctl create` is `tpuctl.create`, and
 `tpuctl profile run` is `tpuctl.profile.run`. All of them are loaded when first used.
+
+    this machine     doctor explain config
+    cloud TPUs       types quota create list show wait watch delete gc
+    workers          run cp logs jobs stop ssh top free
+    input pipelines  profile data ProfileCallback
+    training         templates lint launch fit bench strategy predict
+    practice         demo emulator
+
+What they return shows itself: a card in a notebook, the report with print(); `.to_dict()` is the
+data of `--json`, and `.save("result.json")` or `.save("result.html")` writes it.
 """
 
 from typing import TYPE_CHECKING
@@ -25,11 +35,13 @@ if TYPE_CHECKING:
     from tpuctl.api.machine import doctor as doctor
     from tpuctl.api.machine import explain as explain
     from tpuctl.api.machine import types as types
+    from tpuctl.api.profile import ProfileCallback as ProfileCallback
     from tpuctl.api.profile import profile as profile
     from tpuctl.api.training import bench as bench
     from tpuctl.api.training import fit as fit
     from tpuctl.api.training import launch as launch
     from tpuctl.api.training import lint as lint
+    from tpuctl.api.training import predict as predict
     from tpuctl.api.training import templates as templates
     from tpuctl.api.workers import Workers as Workers
     from tpuctl.api.workers import cp as cp
@@ -41,8 +53,6 @@ if TYPE_CHECKING:
     from tpuctl.api.workers import stop as stop
     from tpuctl.api.workers import top as top
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
-    from tpuctl.profiling.program._keras import ProfileCallback as ProfileCallback
-    from tpuctl.training import predict as predict
     from tpuctl.training.strategies import strategy as strategy
 
 __version__ = "0.1.0"
@@ -51,11 +61,9 @@ _MODULES = {
     "api.machine": "doctor explain types config",
     "api.cloud": "create list show wait delete gc offers quota watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
-    "api.profile": "profile",
-    "api.training": "fit launch lint templates bench",
+    "api.profile": "profile ProfileCallback",
+    "api.training": "fit launch lint templates bench predict",
     "notebook.magics": "load_ipython_extension",
-    "profiling.program._keras": "ProfileCallback",
-    "training": "predict",
     "training.strategies": "strategy",
     "": "data demo emulator",
 }

@@ -32,32 +32,19 @@ if TYPE_CHECKING:
     from tpuctl.datasets.reading import read_records as read_records
     from tpuctl.datasets.verify import verify as verify
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "open_batches": "datasets.readers",
-        "cache": "api.data",
-        "CacheOptions": "datasets.models",
-        "CacheResult": "datasets.models",
-        "CopyResult": "datasets.models",
-        "open_cache": "datasets.readers",
-        "contact_sheet": "datasets.describe",
-        "describe": "datasets.describe",
-        "write_sheet": "datasets.describe",
-        "yuv420_to_rgb": "datasets.images.geometry",
-        "copy_data_set": "datasets.local_copies",
-        "Description": "datasets.models",
-        "PresizeOptions": "datasets.models",
-        "PresizeResult": "datasets.models",
-        "VerifyResult": "datasets.models",
-        "presize": "api.data",
-        "serve": "api.data",
-        "show": "api.data",
-        "Record": "datasets.reading",
-        "read_records": "datasets.reading",
-        "open_tf_dataset": "datasets.readers",
-        "open_torch_dataset": "datasets.readers",
-        "verify": "datasets.verify",
-    },
-    package="tpuctl",
-)
+_MODULES = {
+    "datasets.readers": "open_batches open_cache open_tf_dataset open_torch_dataset",
+    "api.data": "cache presize serve show",
+    "datasets.models": "CacheOptions CacheResult CopyResult Description PresizeOptions"
+    " PresizeResult VerifyResult",
+    "datasets.describe": "contact_sheet describe write_sheet",
+    "datasets.images.geometry": "yuv420_to_rgb",
+    "datasets.local_copies": "copy_data_set",
+    "datasets.reading": "Record read_records",
+    "datasets.verify": "verify",
+}
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = list(_NAMES)
+
+__getattr__, __dir__ = lazy(__name__, _NAMES, package="tpuctl")

@@ -1,6 +1,8 @@
-"""The base of every result: status, exit code, warnings, reasons and failures."""
+"""The base of every result: how it shows itself, status, exit code, warnings and failures."""
 
-from typing import Literal
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
 
 from tpuctl.errors import TpuctlError
 
@@ -11,7 +13,31 @@ class Outcome:
     """Base of the frozen dataclasses that commands return.
 
     The fields of the dataclass are the `data` of the JSON envelope; these properties go around it.
+    A result shows itself: one line as `repr`, the report of the command with `print`, and a card in
+    a notebook.
     """
+
+    def __init_subclass__(cls) -> None:
+        # Found in the class itself, it is not replaced by that of the dataclass.
+        cls.__repr__ = Outcome.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return str(_reports().display.line_of(self))
+
+    def __str__(self) -> str:
+        return str(_reports().display.text_of(self))
+
+    def _repr_html_(self) -> str:
+        return str(_reports().display.card(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the `data` that the command prints with `--json`."""
+        return dict(_reports().envelope.to_jsonable(self))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as the command's JSON (.json) or HTML (.html); a profile as .tpuprof."""
+        saved: Path = _reports().display.save(self, path)
+        return saved
 
     @property
     def status(self) -> Status:
@@ -37,3 +63,9 @@ class Outcome:
     def failures(self) -> tuple[TpuctlError, ...]:
         """What went wrong although there is a result."""
         return ()
+
+
+def _reports() -> Any:
+    # By name, because the reporters import the results.
+    import_module("tpuctl.reporters.display")
+    return import_module("tpuctl.reporters")

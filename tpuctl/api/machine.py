@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from os import PathLike
 
-    from tpuctl.api.display import Report
     from tpuctl.diagnosis.explain import Explanation
+    from tpuctl.diagnosis.report import Diagnosis
     from tpuctl.hardware.types import AcceleratorType, TypeTable
     from tpuctl.providers.check import ProviderCheck
     from tpuctl.settings import Settings
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @overload
 def doctor(*, provider: str, **options: Any) -> ProviderCheck: ...
 @overload
-def doctor(*, provider: None = None, **options: Any) -> Report: ...
+def doctor(*, provider: None = None, **options: Any) -> Diagnosis: ...
 def doctor(  # type: ignore[misc]
     *,
     deep: bool = False,
@@ -35,7 +36,7 @@ def doctor(  # type: ignore[misc]
     replay: str | PathLike[str] | None = None,
     provider: str | None = None,
     confirm: Callable[[str], None] = lambda question: None,
-) -> Report | ProviderCheck:
+) -> Diagnosis | ProviderCheck:
     """Diagnose this machine: runtime, accelerator, frameworks, problems and how to fix them.
 
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
@@ -50,7 +51,6 @@ def doctor(  # type: ignore[misc]
         given = {"--deep": deep, "--numerics": numerics, "--fix": fix}
         refuse_unused({**given, "--record": record, "--replay": replay}, "with --provider")
         return check_provider(open_provider(provider))
-    from tpuctl.api.display import Report
     from tpuctl.diagnosis.diagnose import examine
 
     diagnosis = examine(
@@ -60,12 +60,12 @@ def doctor(  # type: ignore[misc]
         replay=Path(replay) if replay else None,
         approve=confirm if fix else None,
     )
-    notebook = None
     if not replay and _may_be_a_notebook(diagnosis.runtime):
         from tpuctl.linting.own_notebook import look_at_own_notebook
 
         notebook = look_at_own_notebook(diagnosis.runtime)
-    return Report(**{**vars(diagnosis), "own_notebook": notebook})
+        diagnosis = replace(diagnosis, own_notebook=notebook)
+    return diagnosis
 
 
 def _may_be_a_notebook(runtime: str) -> bool:
@@ -79,17 +79,14 @@ def explain(*text: str) -> Explanation:
     The names of several files are the logs of several workers. Of a notebook (`.ipynb`), the
     errors in its outputs are read. A code such as T105 is a rule of `lint`.
 
-    Raises NotFoundError if a log of that name is missing, UsageError if there is no text.
+    Raises NotFoundError if there is no such log or code, UsageError if there is no text.
     """
     from tpuctl.diagnosis.explain import explain as explain_text
     from tpuctl.diagnosis.explain import explain_logs, this_machine
     from tpuctl.diagnosis.log_text import looks_like_file, read_file
 
-    if re.fullmatch(r"\s*[Tt]\d{1,3}\s*", " ".join(text)):
-        from tpuctl.linting.run import explain_rules
-
-        if (rules := explain_rules(" ".join(text))) is not None:
-            return rules
+    if re.fullmatch(r"\s*[Tt][0-9]{1,9}\s*", " ".join(text)):
+        return _rules(" ".join(text).strip())
     words = tuple(word for word in text if word.strip())
     if not words:
         raise _nothing_to_explain()
@@ -100,6 +97,17 @@ def explain(*text: str) -> Explanation:
         missing = next(word for word in words if word != "-" and not _is_file(word))
         raise NotFoundError(f"{missing} does not exist.", hint="Pass a log, or the error itself.")
     return explain_text(" ".join(words), here=this_machine)
+
+
+def _rules(code: str) -> Explanation:
+    from tpuctl.diagnosis.explain import Explanation, no_such_code
+    from tpuctl.linting.models import rules
+    from tpuctl.linting.run import explain_rules
+
+    found = explain_rules(code)
+    if not found and (error := no_such_code(code, rules())):
+        raise error
+    return found or Explanation((), len(code))
 
 
 def _standard_input() -> Iterator[str]:
@@ -126,10 +134,15 @@ def _is_file(word: str) -> bool:
 
 
 def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:
-    """Describe one accelerator type such as v5e-8, or list all generations."""
-    from tpuctl.hardware.types import all_types, describe
+    """Describe one accelerator type such as v5e-8, or list all generations.
 
-    return describe(accelerator_type) if accelerator_type else all_types()
+    "gpus", or the name of one, lists GPUs beside them.
+    """
+    from tpuctl.hardware.types import all_types, all_types_and_gpus, describe
+
+    if not accelerator_type:
+        return all_types()
+    return all_types_and_gpus(accelerator_type) or describe(accelerator_type)
 
 
 def config() -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 class ProfileCommands:
     """`with tpuctl.profile() as p:` around a training; the methods are the commands."""
+
+    def __repr__(self) -> str:
+        return f"<{self.__doc__}>"
 
     def __call__(self) -> ProfileBlock:
         """Profile what is trained inside a `with` block: what its steps waited for."""
@@ -101,7 +104,7 @@ class ProfileCommands:
 
     def watch(
         self,
-        program: int | Sequence[str],
+        program: Sequence[str],
         *,
         seconds: float | None = None,
         out: Path | None = None,
@@ -110,17 +113,12 @@ class ProfileCommands:
     ) -> Profile:
         """Profile a training once a second while it runs, and return the last profile.
 
-        `program` is the id of a process that is being profiled, or a command line to start. After
-        `seconds` a program is stopped, and a process is left alone.
+        `program` is the words of its command line. It is stopped after `seconds`.
         """
-        from tpuctl.profiling.program.run import follow, last_of, profile_program
+        from tpuctl.profiling.program.run import profile_program
 
         _check_places(out)
-        words = [str(program)] if isinstance(program, int) else list(program)
-        if len(words) == 1 and words[0].isdigit():
-            profile = last_of(follow(int(words[0]), seconds), on_profile)
-        else:
-            profile = profile_program(words, limit_s=seconds, on_look=on_profile)
+        profile = profile_program(program, limit_s=seconds, on_look=on_profile)
         _write(profile, on_progress, out=out)
         return profile
 
@@ -168,6 +166,19 @@ class ProfileCommands:
         from tpuctl.profiling.tpuprof import load
 
         return diff(load(Path(before)), load(Path(after)))
+
+
+def ProfileCallback() -> Any:
+    """Make a Keras callback that profiles one `fit`, and has its `result` afterwards.
+
+    model.fit(data, callbacks=[c := tpuctl.ProfileCallback()])
+    """
+    from tpuctl.lazy import need_modules
+
+    need_modules("tpuctl.ProfileCallback", "keras", extra="tf")
+    from tpuctl.profiling.program._keras import ProfileCallback
+
+    return ProfileCallback()
 
 
 profile = ProfileCommands()

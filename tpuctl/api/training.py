@@ -71,6 +71,24 @@ def fit(
     )
 
 
+def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
+    """Predict every row of `x` with a Keras model, for any number of rows and replicas.
+
+    `x` is an array (or a dict, tuple or list of arrays with equal rows), a `tf.data.Dataset`, or
+    any iterable of such batches, of any sizes; of `(x, y)` and `(x, y, weights)` tuples only `x` is
+    used. Rows are regrouped into batches of `batch_size` (global; rounded up to a multiple of the
+    replicas). The last batch is padded with copies of its last row, whose predictions are dropped,
+    so that no second shape is compiled.
+
+    Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError if
+    arrays have different numbers of rows, a batch is not made of arrays, the model expects rows of
+    another shape, or `model` is not a Keras model; MissingExtraError without Keras.
+    """
+    from tpuctl.training import predict
+
+    return predict(model, x, batch_size=batch_size)
+
+
 def lint(
     *paths: str | Path,
     select: Sequence[str] = (),
@@ -276,6 +294,9 @@ def _show_reasons(plan: LaunchPlan, on_progress: OnProgress) -> Callable[[str], 
 class TemplateCommands:
     """Training scripts to copy: `tpuctl.templates.list()`, `.show(name)`, `.new(name, folder)`."""
 
+    def __repr__(self) -> str:
+        return f"<{self.__doc__}>"
+
     def __call__(self) -> Catalog:
         """List the templates."""
         return self.list()
@@ -301,6 +322,9 @@ class TemplateCommands:
 
 class BenchCommands:
     """`tpuctl.bench()` measures this machine, `tpuctl.bench.compare(a, b)` compares two."""
+
+    def __repr__(self) -> str:
+        return f"<{self.__doc__}>"
 
     def __call__(
         self,

@@ -89,6 +89,7 @@ def types(accelerator_type: Type = None) -> None:
     Examples:
         tpuctl types
         tpuctl types v5e-8
+        tpuctl types gpus
     """
     output.show(tpuctl.types(accelerator_type), render_types)
 

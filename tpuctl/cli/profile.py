@@ -115,17 +115,9 @@ def run(
 
 @command(profile)
 def watch(
-    words: Annotated[
-        list[str],
-        Argument(
-            metavar="PID | -- CMD...", help="Id of a profiled process, or a program to start."
-        ),
-    ],
+    words: Annotated[list[str], Argument(metavar="-- CMD...", help="A program to start.")],
     seconds: Annotated[
-        float | None,
-        positive_option(
-            "S", "Stop after S seconds, even if no step was found; a program is ended too."
-        ),
+        float | None, positive_option("S", "End it after S seconds, even if no step was found.")
     ] = None,
     out: OutPath = None,
 ) -> None:
@@ -133,7 +125,7 @@ def watch(
 
     Examples:
         tpuctl profile watch -- python train.py
-        tpuctl profile watch 4711
+        tpuctl profile watch --seconds 60 -- python train.py
     """
     titles = iter([report.live_header()])
     result = tpuctl.profile.watch(

@@ -7,10 +7,11 @@ release, so versions that were not tested are rejected (tested.json).
 
 import contextlib
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,39 +23,46 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined]
 from jax.experimental import topologies
 from jaxlib.mlir import ir
 
-from tpuctl.compile.models import Compilation, LoweredProgram, Program, Tensor
-from tpuctl.compile.program import name_layers, read_out_of_memory, read_program, read_report
-from tpuctl.compile.slices import Slice, load_facts
+from tpuctl.compile.models import (
+    Compilation,
+    CompilerVersions,
+    LoweredProgram,
+    PallasKernel,
+    Program,
+    Tensor,
+)
+from tpuctl.compile.program import (
+    name_layers,
+    read_out_of_memory,
+    read_program,
+    read_report,
+    read_vmem_overflow,
+)
+from tpuctl.compile.slices import Slice, is_tested, known_generations, load_facts
 from tpuctl.errors import CompilerError, first_line
+from tpuctl.units import MIB, format_bytes
 
 Options = dict[str, str]
-_EMPTY = Program((), (), 0, 0, 0, 0)
+_EMPTY = Program((), (), 0, 0, 0, ())
 
 
-@dataclass(frozen=True)
-class Versions:
-    """The installed versions."""
-
-    jax: str
-    jaxlib: str
-    libtpu: str
-
-
-def check_versions() -> Versions:
+def check_versions() -> CompilerVersions:
     """Return the installed versions; raises CompilerError if they were not tested together."""
-    here = Versions(version("jax"), version("jaxlib"), version("libtpu"))
+    jax, jaxlib, libtpu = map(version, ("jax", "jaxlib", "libtpu"))
+    if is_tested(jax, jaxlib, libtpu):
+        return CompilerVersions(libtpu, jaxlib, known_generations(libtpu))
     tested = load_facts("tested.json")
-    pairs = [Versions(**pair) for pair in tested["adapter"]]
-    if here in pairs:
-        return here
-    known = "; ".join(f"jax {pair.jax} with libtpu {pair.libtpu}" for pair in pairs)
-    newest = pairs[-1]
+    known = "; ".join(
+        f"jax {one['jax']} with libtpu {' to '.join(one['libtpu'])}" for one in tested["adapter"]
+    )
+    python = sys.version_info[:2]
+    best = [one for one in tested["adapter"] if tuple(one["python"]) <= python][-1]
     raise CompilerError(
-        f"Compiling uses internals of jaxlib, which change with every release: jax {here.jax}, "
-        f"jaxlib {here.jaxlib} and libtpu {here.libtpu} were not tested together. "
+        f"Compiling uses internals of jaxlib, which change with every release: jax {jax}, "
+        f"jaxlib {jaxlib} and libtpu {libtpu} were not tested together. "
         f"Tested as of {tested['as_of']}: {known}.",
         hint="In a separate environment: pip install tpuctl "
-        f"jax=={newest.jax} jaxlib=={newest.jaxlib} libtpu=={newest.libtpu}",
+        f"jax=={best['jax']} jaxlib=={best['jax']} libtpu=={best['libtpu'][-1]}",
     )
 
 
@@ -112,6 +120,8 @@ def run_compiler(lowered: LoweredProgram, slice_: Slice, *, report: bool) -> Com
     try:
         executable = lowered.compile(None)
     except (RuntimeError, NotImplementedError, ValueError) as error:
+        if overflow := read_vmem_overflow(str(error)):
+            raise _vmem_error(*overflow, slice_) from error
         sizes = read_out_of_memory(str(error))
         if sizes is None:
             raise CompilerError(
@@ -121,6 +131,25 @@ def run_compiler(lowered: LoweredProgram, slice_: Slice, *, report: bool) -> Com
     else:
         compilation = _fits(lowered, executable)
     return replace(compilation, compile_s=time.perf_counter() - start)
+
+
+def _vmem_error(kernel: PallasKernel, is_all: bool, slice_: Slice) -> CompilerError:
+    """Explain that a kernel needs more vector memory than it may use, or than there is."""
+    needed, there = kernel.vmem_needed_bytes, slice_.vmem_bytes
+    limit = min(kernel.vmem_limit_bytes or there, there)
+    hint = "Use smaller blocks: each is held twice, so that one is copied while the other is used."
+    enough = -(-needed * 1001 // 1000 // MIB) * MIB  # the compiler rounds what it says
+    if is_all and limit < needed and enough <= there - MIB:
+        hint = (
+            "Use smaller blocks, or raise the limit: "
+            f"compiler_params=pltpu.CompilerParams(vmem_limit_bytes={enough})."
+        )
+    return CompilerError(
+        f"The kernel {kernel.name} needs {'' if is_all else 'more than '}{format_bytes(needed)} of "
+        f"vector memory (VMEM) on a {slice_.accelerator_type}: its limit is {format_bytes(limit)}, "
+        f"and a core has {format_bytes(there)}.",
+        hint=hint,
+    )
 
 
 def _fits(lowered: LoweredProgram, executable: Any) -> Compilation:
@@ -156,7 +185,6 @@ def _compilation(
     lowered: LoweredProgram, program: Program, flops: float, needed_bytes: int
 ) -> Compilation:
     """Collect the result for a program that fits."""
-    versions = check_versions()
     return Compilation(
         fits=True,
         flops=flops,
@@ -169,8 +197,7 @@ def _compilation(
         framework=lowered.framework,
         notes=lowered.notes,
         compile_s=0.0,
-        jaxlib=versions.jaxlib,
-        libtpu=versions.libtpu,
+        compiler=check_versions(),
     )
 
 

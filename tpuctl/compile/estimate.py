@@ -8,7 +8,7 @@ input pipeline or the host.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpuctl.compile.batch_search import LargestBatch
@@ -17,7 +17,6 @@ from tpuctl.compile.matmuls import measure_padding
 from tpuctl.compile.models import (
     Compilation,
     CompileRequest,
-    CompilerVersions,
     Fit,
     Mode,
     Range,
@@ -25,7 +24,7 @@ from tpuctl.compile.models import (
 )
 from tpuctl.compile.slices import Slice, load_facts
 from tpuctl.hardware.types import AcceleratorType, describe
-from tpuctl.units import format_bytes
+from tpuctl.units import format_bytes, format_count
 
 # The program's own code takes some of the same memory.
 USABLE_FRACTION = 0.98
@@ -164,6 +163,11 @@ def build_fit(
         fits=compilation.fits,
         hbm_needed_bytes=compilation.hbm_needed_bytes,
         hbm_available_bytes=compilation.hbm_available_bytes or slice_.hbm_available_bytes,
+        pallas_kernels=tuple(
+            replace(kernel, vmem_limit_bytes=kernel.vmem_limit_bytes or slice_.vmem_limit_bytes)
+            for kernel in compilation.program.custom_kernels
+        ),
+        vmem_bytes=slice_.vmem_bytes,
         flops_per_step=compilation.flops * slice_.devices,
         hbm_bytes_per_step=float(compilation.program.hbm_bytes * slice_.devices),
         compute_ms=times.compute_ms,
@@ -184,7 +188,7 @@ def build_fit(
         max_batch=best,
         compilations=compilations,
         from_cache=compilations == 0,
-        compiler=CompilerVersions(libtpu=compilation.libtpu, jaxlib=compilation.jaxlib),
+        compiler=compilation.compiler,
         facts_as_of=load_facts("chips.json")["as_of"],
         notes=tuple(notes),
         warnings=_warnings(request, compilation),
@@ -220,8 +224,8 @@ def _warnings(request: CompileRequest, compilation: Compilation) -> tuple[str, .
         )
     if program.custom_kernels:
         warnings.append(
-            f"{program.custom_kernels} custom kernels (Pallas) are not analyzed: FLOPs and times "
-            "are too low."
+            f"{format_count(len(program.custom_kernels), 'custom kernel')} (Pallas), of which only "
+            "the vector memory is known: FLOPs and times are too low."
         )
     if not compilation.fits:
         warnings.append("The times are those of a program that does not fit.")
@@ -235,7 +239,8 @@ def _reasons(
     reasons = [
         f"{slice_.topology} is {slice_.devices} devices, each "
         f"{slice_.flops_per_s / 1e12:g} TFLOP/s and {slice_.hbm_bytes_per_s / 1e9:g} GB/s",
-        f"jaxlib {compilation.jaxlib}, libtpu {compilation.libtpu}; facts as of {facts['as_of']}",
+        f"jaxlib {compilation.compiler.jaxlib}, libtpu {compilation.compiler.libtpu}, which knows "
+        f"{', '.join(compilation.compiler.generations)}; facts as of {facts['as_of']}",
         *facts["sources"],
     ]
     for trial in largest.tried if largest else ():

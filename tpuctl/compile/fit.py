@@ -15,12 +15,14 @@ from tpuctl.compile.models import (
     CompileRequest,
     Dtype,
     Fit,
+    Rejection,
     Suggestion,
     Target,
 )
 from tpuctl.compile.session import Session
 from tpuctl.compile.slices import find_slice
-from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError
+from tpuctl.errors import CompilerError, InvalidInputError, NotFoundError, TpuctlError, UsageError
+from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress, silent
 from tpuctl.training.catalog import describe_script, find_template
 from tpuctl.usercode.function import Function, parse_function
@@ -124,7 +126,8 @@ def fit_types(
 ) -> Fit | Comparison:
     """Compile for one type, or compare several; `options` are those of `fit`.
 
-    One name can list several types: `v5e-8,v6e-4`. Raises UsageError if no type is given.
+    One name can list several types: `v5e-8,v6e-4`. Raises UsageError if no type is given, and
+    CompilerError if the compiler rejects the program for all of them.
     """
     names = [name for names in accelerator_types for name in names.split(",") if name.strip()]
     for name in names:
@@ -135,10 +138,16 @@ def fit_types(
         )
     given = cache or open_cache()
     with Session(given, timeout_s=timeout_s, on_progress=on_progress) as session:
-        fits = tuple(
-            fit(target, name.strip(), session=session, **options) for name in dict.fromkeys(names)
-        )
-    return fits[0] if len(fits) == 1 else Comparison(fits)
+        fits, rejected, last = [], [], None
+        for name in dict.fromkeys(map(str.strip, names)):
+            try:
+                fits.append(fit(target, name, session=session, **options))
+            except CompilerError as error:
+                rejected.append(Rejection(describe(name).accelerator_type, str(error), error.hint))
+                last = error
+    if last and not fits:
+        raise last
+    return fits[0] if len(fits) == 1 and not rejected else Comparison(tuple(fits), tuple(rejected))
 
 
 def _check(target: Target, batch_size: int | None, max_batch: bool, dtype: str | None) -> None:

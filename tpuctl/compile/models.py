@@ -63,6 +63,18 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class PallasKernel:
+    """A custom kernel, and the vector memory (VMEM) of a core that it needs and may use.
+
+    The limit is None in a program that sets none; a `Fit` has the compiler's default instead.
+    """
+
+    name: str
+    vmem_needed_bytes: int
+    vmem_limit_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Program:
     """The work of one device in one step; `repeated_flops` come after a loop's first iteration."""
 
@@ -71,7 +83,7 @@ class Program:
     repeated_flops: int
     collective_bytes: int
     loops_of_unknown_length: int
-    custom_kernels: int
+    custom_kernels: tuple[PallasKernel, ...]
 
     @property
     def hbm_bytes(self) -> int:
@@ -106,8 +118,7 @@ class Compilation:
     framework: str
     notes: tuple[str, ...]
     compile_s: float
-    jaxlib: str
-    libtpu: str
+    compiler: "CompilerVersions"
 
 
 @dataclass(frozen=True)
@@ -148,10 +159,11 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class CompilerVersions:
-    """The versions of the compiler."""
+    """The versions of the compiler, and the generations of TPUs that this libtpu knows."""
 
     libtpu: str
     jaxlib: str
+    generations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -172,6 +184,8 @@ class Fit(Outcome):
     fits: bool
     hbm_needed_bytes: int
     hbm_available_bytes: int
+    pallas_kernels: tuple[PallasKernel, ...]
+    vmem_bytes: int
     flops_per_step: float
     hbm_bytes_per_step: float
     compute_ms: float
@@ -210,16 +224,27 @@ class Fit(Outcome):
 
 
 @dataclass(frozen=True)
+class Rejection:
+    """A type for which the compiler rejected the program, and how to fix it."""
+
+    accelerator_type: str
+    reason: str
+    hint: str | None
+
+
+@dataclass(frozen=True)
 class Comparison(Outcome):
     """The same program on several types."""
 
     types: tuple[Fit, ...]
+    rejected: tuple[Rejection, ...] = ()
 
     @property
     def status(self) -> Status:
         """`partial` if it fits only some of the types."""
         fitting = sum(fit.fits for fit in self.types)
-        return "ok" if fitting == len(self.types) else "partial" if fitting else "attention"
+        every = fitting == len(self.types) and not self.rejected
+        return "ok" if every else "partial" if fitting else "attention"
 
     @property
     def exit_code(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tpuctl.compile.hlo import Array, Computation, Instruction, Module, parse
 from tpuctl.compile.matmuls import read_matmul
-from tpuctl.compile.models import Kernel, Matmul, Program, Tensor
+from tpuctl.compile.models import Kernel, Matmul, PallasKernel, Program, Tensor
 from tpuctl.errors import CompilerError, first_line
 from tpuctl.units import GIB, KIB, MIB
 
@@ -19,6 +19,15 @@ _MISSING = (
                r"\(([\d.]+)([BKMGT]?)\)"),
     re.compile(r"Used ([\d.]+)([BKMGT]?) of ([\d.]+)([BKMGT]?) hbm"),
 )  # fmt: skip
+# libtpu 0.0.42.1 to 0.0.52, for a kernel over its limit, over all of the memory, and for a single
+# buffer that is.
+_VMEM = (
+    re.compile(r"Scoped allocation with size ([\d.]+)([BKMG]?) and limit ([\d.]+)([BKMG]?)"),
+    re.compile(r"Used ([\d.]+)([BKMG]?) of ([\d.]+)([BKMG]?) vmem"),
+    re.compile(r"Allocation \(size=(\d+)()\) would exceed memory \(size=(\d+)()\).*=vmem", re.S),
+)  # fmt: skip
+_SCOPED = re.compile(r'"(used_)?scoped_memory_configs":\[\{[^\]]*?"size":"(\d+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _LINE = re.compile(r"^\s*\S+\(\s*\d+%\);\s*([\d.]+)([KMGT]?)i?B?;\s*\d+;\s*\d+; (.+)$", re.M)
 SLICES = ("dynamic-slice", "slice", "gather")
@@ -40,6 +49,29 @@ def read_out_of_memory(message: str) -> tuple[int, int] | None:
             needed, needed_unit, there, there_unit = found.groups()
             return _bytes(needed, needed_unit), _bytes(there, there_unit)
     return None
+
+
+def read_vmem_overflow(message: str) -> tuple[PallasKernel, bool] | None:
+    """Read which kernel needs how much of its limit, and whether that is all that it needs."""
+    for number, pattern in enumerate(_VMEM):
+        if found := pattern.search(message):
+            needed, needed_unit, limit, limit_unit = found.groups()
+            sizes = _bytes(needed, needed_unit), _bytes(limit, limit_unit)
+            return PallasKernel(_kernel_name(message), *sizes), number < 2
+    return None
+
+
+def _kernel_name(text: str) -> str:
+    """Return the name that the user gave a kernel: `jit(step)/attention/pallas_call`."""
+    found = _OP_NAME.search(text)
+    parts = found[1].split("/") if found else [text.rpartition(" :: ")[2].strip()]
+    named = [part for part in parts if part != "pallas_call" and "(" not in part]
+    return named[-1] if named and len(named[-1]) < 80 else "pallas_call"
+
+
+def _custom_kernel(instruction: Instruction) -> PallasKernel:
+    sizes = {used: int(size) for used, size in _SCOPED.findall(instruction.text)}
+    return PallasKernel(_kernel_name(instruction.text), sizes.get("used_", 0), sizes.get(""))
 
 
 def read_report(text: str) -> tuple[Tensor, ...]:
@@ -146,13 +178,15 @@ def summarise(module: Module) -> Program:
     """Sum up the work of one device in one step."""
     kernels: Counter[tuple[int, int]] = Counter()
     matmuls: Counter[Matmul] = Counter()
-    loops = repeated_flops = collective_bytes = custom_kernels = 0
+    custom: list[PallasKernel] = []
+    loops = repeated_flops = collective_bytes = 0
     for computation, times in _in_sequence(module, module.entry, 1):
         for instruction in computation.instructions:
             loops += (
                 instruction.operation == "while" and count_iterations(module, instruction) is None
             )
-            custom_kernels += "tpu_custom_call" in instruction.text
+            if "tpu_custom_call" in instruction.text:
+                custom.append(_custom_kernel(instruction))
             for matmul in _matmuls(module, computation, instruction):
                 matmuls[matmul] += times
                 repeated_flops += matmul.flops * (times - 1)
@@ -170,7 +204,7 @@ def summarise(module: Module) -> Program:
         repeated_flops=repeated_flops,
         collective_bytes=collective_bytes,
         loops_of_unknown_length=loops,
-        custom_kernels=custom_kernels,
+        custom_kernels=tuple(custom),
     )
 
 

@@ -10,7 +10,7 @@ from tpuctl.codec import from_plain, to_plain
 from tpuctl.compile.cache import Cache
 from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.diagnosis.explain import explain
-from tpuctl.errors import MissingExtraError, TpuctlError
+from tpuctl.errors import CompilerError, MissingExtraError, TpuctlError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.usercode.child import Child, start_child
 from tpuctl.usercode.function import try_alone
@@ -92,6 +92,8 @@ def missing(module: str, python: tuple[int, int]) -> MissingExtraError:
 
 def explained(error: Exception) -> Exception:
     """Add a hint from the catalogue of failures to an error of the compiler or of tracing."""
+    if isinstance(error, CompilerError) and error.hint:
+        return error  # it was read from the compiler's own words
     matches = explain(str(error)).matches if isinstance(error, TpuctlError) else ()
     if isinstance(error, TpuctlError) and matches and matches[0].confidence != "low":
         error.hint = f"{matches[0].title} ({matches[0].code}): {matches[0].fix}"

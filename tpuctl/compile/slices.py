@@ -11,14 +11,15 @@ from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.hardware.types import FLAT_GENERATIONS, AcceleratorType, describe
-from tpuctl.units import GIB
+from tpuctl.units import GIB, MIB
 
 
 @dataclass(frozen=True)
 class Slice:
     """A TPU to compile for; a device is what JAX calls a device: a chip, or one core of it.
 
-    Rates are per device; `topology` and `options` are arguments of libtpu.
+    Rates are per device; `topology` and `options` are arguments of libtpu. `vmem_bytes` is the
+    vector memory of a core, and `vmem_limit_bytes` what a kernel may use unless it asks for more.
     """
 
     accelerator_type: str
@@ -33,6 +34,8 @@ class Slice:
     clock_hz: float
     ici_bytes_per_s: float
     mxu_size: int
+    vmem_bytes: int
+    vmem_limit_bytes: int
 
 
 def find_slice(accelerator_type: str) -> Slice:
@@ -68,7 +71,30 @@ def find_slice(accelerator_type: str) -> Slice:
         clock_hz=facts["clock_ghz"] * 1e9,
         ici_bytes_per_s=facts["ici_gb_per_s_per_link"] * 1e9,
         mxu_size=kind.mxu_size,
+        vmem_bytes=facts["vmem_mib"] * MIB,
+        vmem_limit_bytes=facts["vmem_default_limit_mib"] * MIB,
     )
+
+
+def is_tested(jax: str, jaxlib: str, libtpu: str) -> bool:
+    """Whether `fit` was tested with these versions together."""
+    return any(
+        (jax, jaxlib) == (one["jax"], one["jax"]) and _within(libtpu, one["libtpu"])
+        for one in load_facts("tested.json")["adapter"]
+    )
+
+
+def known_generations(libtpu: str) -> tuple[str, ...]:
+    """Return the generations for which a tested libtpu compiles."""
+    known = load_facts("tested.json")["generations"]
+    return next((tuple(one["knows"]) for one in known if _within(libtpu, one["libtpu"])), ())
+
+
+def _within(version: str, bounds: list[str]) -> bool:
+    from packaging.version import Version
+
+    oldest, newest = map(Version, bounds)
+    return oldest <= Version(version) <= newest
 
 
 @functools.cache

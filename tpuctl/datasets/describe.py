@@ -3,8 +3,11 @@
 import io
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats import open_container
@@ -14,7 +17,7 @@ from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import Description, LabelCount, SizeBin
 from tpuctl.datasets.reading import explained_damage, need_images_extra, to_record
-from tpuctl.errors import UsageError
+from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
 
@@ -22,13 +25,13 @@ _MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
 
 
 def describe(dst: str | Path) -> Description:
-    """Read labels and sizes of all records without their images.
+    """Read labels and sizes of all records without their images; of a cache, what it holds.
 
     Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
     with local_copy(dst, on_progress=silent) as folder:
-        return _describe(manifest.load_pictures(folder), str(dst))
+        return _describe(manifest.load(folder), str(dst))
 
 
 def _describe(data_set: DataSet, name: str) -> Description:
@@ -37,8 +40,10 @@ def _describe(data_set: DataSet, name: str) -> Description:
     flags: Counter[str] = Counter()
     lengths: list[int] = []
     for glance in _all(data_set):
-        record = to_record(decode_leading_features(glance.head), data_set)
         lengths.append(glance.length)
+        if data_set.encode == manifest.ELEMENTS:
+            continue
+        record = to_record(decode_leading_features(glance.head), data_set)
         labels[record.label] += 1
         sizes[bisect(_MEGAPIXELS, record.orig_height * record.orig_width / 1e6) - 1] += 1
         flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
@@ -79,19 +84,70 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
 
 
 def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
-    """Draw the PNG of `write_sheet`. Raises NotFoundError and InvalidInputError."""
+    """Draw the PNG of `write_sheet`; of a cache, its images, as many of every variant.
+
+    Raises NotFoundError and InvalidInputError.
+    """
     need_images_extra()
     from tpuctl.datasets.images._rasters import draw_sheet
 
     sheet = io.BytesIO()
     with local_copy(dst, on_progress=silent) as folder:
-        data_set = manifest.load_pictures(folder)
+        data_set = manifest.load(folder)
+        if data_set.encode == manifest.ELEMENTS:
+            cached: list[Any] = list(_cached_pictures(folder, most))
+            draw_sheet(cached, len(cached), ()).save(sheet, "PNG")
+            return sheet.getvalue()
         count = min(most, data_set.records)
         wanted = {index * data_set.records // count for index in range(count)}
         chosen = (glance for index, glance in enumerate(_all(data_set)) if index in wanted)
         records = (to_record(decode_example(glance.whole()), data_set) for glance in chosen)
         draw_sheet(records, count, data_set.classes).save(sheet, "PNG")
     return sheet.getvalue()
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """An image among the elements of a cache; it is drawn as a record is."""
+
+    pixels: Any
+    key: str
+    label: int = -1
+
+    def array(self) -> Any:
+        """Return height x width x 3 of uint8."""
+        return self.pixels if self.pixels.shape[-1] == 3 else self.pixels[..., [0, 0, 0]]
+
+
+def _cached_pictures(folder: Path, most: int) -> Iterator[_Cached]:
+    from tpuctl.datasets.readers import open_cache
+
+    cache = open_cache(folder, shuffle=False)
+    each = max(1, most // cache.variants)
+    for variant in range(min(cache.variants, most)):
+        for number, element in enumerate(islice(cache.epoch(variant), each)):
+            for pixels in filter(_is_picture, _leaves(element)):
+                yield _Cached(pixels, f"{number}, variant {variant}")
+                break
+            else:
+                raise InvalidInputError(
+                    f"The elements in {folder} have no image (uint8, height x width x 1 or 3).",
+                    hint="Describe them without --sheet.",
+                )
+
+
+def _is_picture(leaf: Any) -> bool:
+    shape: tuple[int, ...] = getattr(leaf, "shape", ())
+    return len(shape) == 3 and shape[2] in (1, 3) and leaf.dtype == "uint8" and 0 not in shape
+
+
+def _leaves(element: Any) -> Iterator[Any]:
+    inner = element.values() if isinstance(element, Mapping) else element
+    if isinstance(element, (Mapping, tuple)):
+        for item in inner:
+            yield from _leaves(item)
+    else:
+        yield element
 
 
 def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:

@@ -6,8 +6,8 @@ arrived. If a power cut damages either, the checksum of the whole shard shows it
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,22 +92,12 @@ def fetch_shards(
             on_progress(Progress("fetch", arrived / MIB, total / MIB, "MiB"))
 
     with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="fetch") as threads:
-        running = [threads.submit(_fetch_piece, storage, one, n, on_arrival) for one, n in work]
-        _see_through(running)
+        # The first failure, or Ctrl-C, cancels the pieces that have not begun.
+        for _ in threads.map(lambda at: _fetch_piece(storage, *at, on_arrival=on_arrival), work):
+            continue
         for shard in threads.map(lambda one: _finish(storage, one), arriving):
             on_progress(Progress("check", 0, None, "shards", shard.name))
     return missing
-
-
-def _see_through(running: Sequence["Future[None]"]) -> None:
-    """Wait for all; the first failure, or Ctrl-C, cancels those that have not begun."""
-    try:
-        done, _ = wait(running, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-    finally:
-        for future in running:
-            future.cancel()
 
 
 def _begin(shard: Shard, folder: Path, entry: StoredObject | None, storage: Storage) -> _Arriving:
@@ -137,7 +127,7 @@ def _size(arriving: _Arriving, number: int) -> int:
 
 
 def _fetch_piece(
-    storage: Storage, arriving: _Arriving, number: int, on_arrival: Callable[[int], None]
+    storage: Storage, arriving: _Arriving, number: int, *, on_arrival: Callable[[int], None]
 ) -> None:
     start, length = number * PIECE_BYTES, _size(arriving, number)
     data = storage.read(arriving.shard.name, start=start, length=length, version=arriving.version)

@@ -10,7 +10,6 @@ there. Either way a kill at any moment leaves the previous data set, none, or th
 import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -118,9 +117,8 @@ class Target:
                     if not isinstance(error.__cause__, FileNotFoundError):
                         raise
                     continue
-                if _is_at(lock, self.work.lock):
-                    yield lock
-                    return
+                yield lock
+                return
 
     def complete(self, plan: Plan, *, retry: bool = False) -> dict[str, FinishedShard]:
         """Return the shards of a plan that are finished and undamaged, by job.
@@ -294,13 +292,6 @@ def open_target(address: str, staging: str, *, shared: bool) -> Target:
 def note_of(job: str) -> str:
     """The name of the note that the shard of a job is complete."""
     return f"{_NOTE}{job}.json"
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _matches(storage: Storage, entry: StoredObject | None, shard: Shard) -> bool:

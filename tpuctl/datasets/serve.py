@@ -1,11 +1,9 @@
 """A tf.data service, here or on other machines: started, supervised, ended with this process."""
 
 import asyncio
-import contextlib
 import json
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from tpuctl.codec import from_plain
@@ -201,21 +198,19 @@ def serve_here(
 ) -> NoReturn:
     """Run a dispatcher and workers until one of them keeps failing (ServiceFailedError).
 
-    Ctrl-C and TERM end all of them, then KeyboardInterrupt is raised; the death of this process
-    ends them too, however it comes. Raises UsageError, MissingExtraError.
+    Ctrl-C ends all of them, then KeyboardInterrupt is raised; the death of this process ends them
+    too, however it comes. Raises UsageError, MissingExtraError.
     """
     workers, is_open = check_workers(1 if workers is None else workers), allow_unauthenticated
     _check_port(port, is_open=is_open)
     need_modules("A tf.data service", "tensorflow", extra="tf")
     folder = _new_folder()
-    if port is None:
-        port = _free_ports(1 + workers) if is_open else PORT
     plans = plan_servers(
-        [_own_address()], workers=workers, port=port, folder=folder, is_open=is_open
+        [_own_address()], workers=workers, port=port or PORT, folder=folder, is_open=is_open
     )
     watch = Watch(plans, on_ready, on_note, is_open)
     request = {"servers": plans[0], "folder": None if is_open else folder}
-    with _agent(request) as agent, _terminated_by_signal():
+    with _agent(request) as agent:
         assert agent.stdout is not None
         for line in agent.stdout:
             watch.take(line.rstrip("\n"))
@@ -279,39 +274,6 @@ def _agent(request: dict[str, Any]) -> "Iterator[subprocess.Popen[str]]":
             agent.stdout.close()
 
 
-@contextmanager
-def _terminated_by_signal() -> Iterator[None]:
-    """Let SIGTERM act like Ctrl-C, if this is the main thread, which gets the signals."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _free_ports(count: int) -> int:
-    """Find a number of consecutive free ports; returns the first."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("", 0))
-            port: int = first.getsockname()[1]
-            try:
-                for number in range(port + 1, port + count):
-                    stack.enter_context(socket.socket()).bind(("", number))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 class _Tunnels:
     """SSH tunnels that put the socket file of every server on every machine, and on this one.
 
@@ -368,14 +330,13 @@ def serve_on_hosts(
     the connection breaks. Raises ServiceFailedError, what kept a machine from being reached, and
     KeyboardInterrupt when all was stopped.
     """
-    workers, is_open = (
-        check_workers(len(hosts) if workers is None else workers),
-        allow_unauthenticated,
-    )
+    workers = check_workers(len(hosts) if workers is None else workers)
+    folder, is_open = _new_folder(), allow_unauthenticated
     _check_port(port, is_open=is_open)
-    folder, port = _new_folder(), PORT if port is None else port
     addresses = [f"[{host.address}]" if ":" in host.address else host.address for host in hosts]
-    plans = plan_servers(addresses, workers=workers, port=port, folder=folder, is_open=is_open)
+    plans = plan_servers(
+        addresses, workers=workers, port=port or PORT, folder=folder, is_open=is_open
+    )
     watch = Watch(plans, on_ready, on_note, is_open)
     tunnels = None if is_open else _Tunnels(folder, hosts, watch)
 

@@ -1,19 +1,22 @@
 """Run the commands of a first day in order: doctor, profile, presize, profile again, launch."""
 
-import importlib.util
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpuctl import data as data_sets
-from tpuctl import profiling
 from tpuctl.demo.photographs import PER_SUBJECT, VERSION, list_pictures
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError
+from tpuctl.lazy import need_modules
 from tpuctl.outcome import Outcome, Status
-from tpuctl.profiling import reference_step_ms
+from tpuctl.profiling.compare import Comparison, diff
+from tpuctl.profiling.models import Profile
+from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.reference import reference_step_ms
+from tpuctl.profiling.tpuprof import save
 from tpuctl.progress import OnProgress, message, silent
 from tpuctl.runtime.live import live_machine
 from tpuctl.settings import cache_dir
@@ -36,13 +39,13 @@ class Day(Outcome):
     device_step_ms: float
     device_step_source: str
     doctor: Diagnosis
-    before: profiling.Profile
+    before: Profile
     presize: data_sets.PresizeResult
     verify: data_sets.VerifyResult
     show: data_sets.Description
     sheet: str
-    after: profiling.Profile
-    diff: profiling.Comparison
+    after: Profile
+    diff: Comparison
     launch: Training
     seconds: float
     report_html: str
@@ -112,7 +115,7 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
         show=data_sets.describe(shards),
         sheet=str(sheet),
         after=after,
-        diff=profiling.diff(before, after),
+        diff=diff(before, after),
         launch=_train(shards, out / "training", doctor, log),
         seconds=time.monotonic() - start_s,
         report_html=str(out / "report.html"),
@@ -143,25 +146,21 @@ def assemble_photographs(
 
 def _check_extras(*, own_photographs: bool) -> None:
     """Raise MissingExtraError before the first step instead of in the middle."""
-    modules = ["tensorflow", "keras", "cv2", "simplejpeg", "PIL", "google_crc32c"]
-    for module in modules + (["skimage", "sklearn"] if own_photographs else []):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("The demo", extra="demo", module=module)
+    own = ("skimage", "sklearn") if own_photographs else ()
+    modules = ("tensorflow", "keras", "cv2", "simplejpeg", "PIL", "google_crc32c", *own)
+    need_modules("The demo", *modules, extra="demo")
 
 
-def _profile(target: Path, file: Path, on_progress: OnProgress) -> profiling.Profile:
+def _profile(target: Path, file: Path, on_progress: OnProgress) -> Profile:
     step_ms, _ = reference_step_ms(BATCH_SIZE)
-    profile = profiling.profile_target(
+    profile = profile_target(
         str(target),
-        steps=None,
-        seconds=None,
         batch_size=BATCH_SIZE,
         image_size=IMAGE_SIZE,
         device_step_ms=step_ms,
-        train=False,
         on_progress=on_progress,
     )
-    profiling.save(profile, file)
+    save(profile, file)
     return profile
 
 

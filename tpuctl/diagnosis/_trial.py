@@ -115,7 +115,7 @@ class TensorFlow:
 
 
 class Torch:
-    """The trials with PyTorch, through torch_xla where that is installed."""
+    """The trials with PyTorch, through TorchTPU or torch_xla where it is installed."""
 
     def __init__(self, *, local: bool) -> None:
         # Kaggle presets one address, with which torch_xla would wait for more processes.
@@ -127,6 +127,8 @@ class Torch:
     def devices(self) -> list[Any]:
         """List the XLA devices, or else the GPUs, or else the CPU."""
         device = self._torch.device
+        if hasattr(self._torch, "tpu"):  # TorchTPU registers itself when torch is imported
+            return [device("tpu", n) for n in range(self._torch.tpu.device_count())]
         if importlib.util.find_spec("torch_xla"):
             import torch_xla.core.xla_model as xm
 

@@ -4,7 +4,7 @@ from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.versions import minor, parse, requirement_of, satisfies, tables
 
-_LIBTPU_USERS = ("jax", "torch-xla", "tensorflow-tpu")
+_LIBTPU_USERS = ("jax", "torch-xla", "torch-tpu", "tensorflow-tpu")
 
 
 def jax_without_libtpu(view: MachineView) -> Finding | None:
@@ -42,8 +42,10 @@ def jaxlib_mismatch(view: MachineView) -> Finding | None:
         fits, wanted = satisfies(jaxlib, declared), f"jax declares jaxlib{declared}"
     else:
         newer = parse(jaxlib) > parse(jax)
-        # Since 0.5 every jax has required at least the jaxlib of its own minor version.
-        older = minor(jax) >= (0, 5) and minor(jaxlib) < minor(jax)
+        # Since 0.5 a jax has required at least the jaxlib of its own minor version; 0.12 does not.
+        oldest = tables()["jax_oldest_jaxlib"].get(".".join(map(str, minor(jax))))
+        older = parse(jaxlib) < parse(oldest) if oldest else minor(jaxlib) < minor(jax)
+        older = older and minor(jax) >= (0, 5)
         fits, wanted = not newer and not older, "jaxlib must not be newer, nor a minor older"
     return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
 
@@ -95,10 +97,28 @@ def libtpu_differences(view: MachineView) -> tuple[str, ...]:
     )
 
 
+def torch_tpu_range(view: MachineView) -> str | None:
+    """Return the releases of torch that the installed torch_tpu accepts, if it rejects this one."""
+    torch, version = view.version("torch"), view.version("torch-tpu")
+    declared = requirement_of(view.machine.requires("torch-tpu"), "torch")
+    declared = declared or tables()["torch_tpu_torch"].get(version.split("+")[0])
+    # A nightly build of torch counts as the release that it leads to.
+    release = parse(torch).base_version
+    return declared if version and torch and not satisfies(release, declared or "") else None
+
+
 def torch_xla_mismatch(view: MachineView) -> Finding | None:
-    """F24: different releases of torch and torch_xla."""
+    """F24: a torch that the installed torch_xla or torch_tpu was not built for."""
     torch, xla = view.version("torch"), view.version("torch-xla")
-    if not torch or not xla or minor(torch) == minor(xla):
+    if wanted := torch_tpu_range(view):
+        return Finding(
+            (f"torch {torch} with torch_tpu {view.version('torch-tpu')}",),
+            summary="torch_tpu was not built for this torch",
+            fix="Install a torch that torch_tpu accepts.",
+            fix_command=f"pip install 'torch{wanted}' torch_tpu",
+        )
+    # TorchTPU needs a torch newer than the last torch_xla, which then stays unused.
+    if not torch or not xla or minor(torch) == minor(xla) or view.has("torch-tpu"):
         return None
     return Finding(
         (f"torch {torch} with torch_xla {xla}",),

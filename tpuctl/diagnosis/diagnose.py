@@ -1,6 +1,5 @@
 """`tpuctl doctor`: run every check on a machine and report what it finds."""
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +14,10 @@ from tpuctl.errors import UsageError, WriteError
 from tpuctl.runtime.detect import detect
 from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.live import LiveMachine, live_machine
-from tpuctl.runtime.machine import Machine, variable
+from tpuctl.runtime.machine import Machine
 from tpuctl.runtime.redact import redact
+from tpuctl.runtime.topology import tensorflow_tasks
+from tpuctl.runtime.versions import tables
 from tpuctl.training.choose import (
     FRAMEWORKS,
     Choice,
@@ -82,8 +83,8 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
 }
 _SEVERITIES = ("blocking", "warning", "note")
 _REPORTED_PACKAGES = (
-    *TENSORFLOW_DISTS, *LIBTPU_DISTS, "jax", "jaxlib", "torch", "torch-xla", "keras", "tf-keras",
-    "flax", "protobuf", "numpy", "tpu-info", "accelerate", "lightning",
+    *TENSORFLOW_DISTS, *LIBTPU_DISTS, "jax", "jaxlib", "torch", "torch-xla", "torch-tpu", "keras",
+    "tf-keras", "flax", "protobuf", "numpy", "tpu-info", "accelerate", "lightning",
 )  # fmt: skip
 
 
@@ -151,8 +152,11 @@ def situation(view: MachineView) -> Situation:
         jax_build=frameworks.jax_build,
         torch_build=frameworks.torch_build,
         has_torch_xla=frameworks.torch_xla is not None,
+        has_torch_tpu=frameworks.torch_tpu is not None
+        and found.chips.generation in tables()["torch_tpu_generations"]
+        and packages.torch_tpu_range(view) is None,
         has_keras_3=frameworks.is_keras_3,
-        tensorflow_workers=_tensorflow_workers(view.machine),
+        tensorflow_workers=tensorflow_tasks(view.machine)[0],
         stray_process_addresses=environment.has_too_few_addresses(view),
     )
 
@@ -162,7 +166,7 @@ def _problem(code: str, finding: Finding) -> Problem:
     return Problem(
         code=code,
         severity=finding.severity or known.severity,
-        summary=known.title,
+        summary=finding.summary or known.title,
         evidence=tuple(redact(line) for line in finding.evidence if line),
         fix=finding.fix or known.fix,
         fix_command=finding.fix_command or known.fix_command,
@@ -194,15 +198,6 @@ def _answers(view: MachineView, strategies: tuple[Choice, ...]) -> Answers:
         frameworks=tuple(map(redact, (*frameworks, *choices))),
         state=tuple(map(redact, (*state, *found.state.sick))),
     )
-
-
-def _tensorflow_workers(machine: Machine) -> int:
-    """Count the workers that TF_CONFIG names; 1 if it does not describe a cluster."""
-    try:
-        cluster = json.loads(variable(machine, "TF_CONFIG") or "{}")["cluster"]
-        return max(1, sum(len(cluster.get(job, [])) for job in ("chief", "worker")))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return 1
 
 
 Approve = Callable[[str], None]

@@ -1,15 +1,17 @@
 """Find known failures in the text of an error or a log, and which worker of a log failed first."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures, named
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome, Status
 
 # A window of lines is searched at once; what it keeps is longer than any match.
@@ -20,6 +22,7 @@ _SNIFFED_LINES, _LABELLED = 400, 0.3
 # How far from a match its conditions are looked for, and how many matches are tried for them.
 _NEAR, _TRIES = 3000, 50
 _LONGEST_CODE = 60
+_CODE = re.compile(r"[A-Za-z]\d{1,9}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+", re.ASCII)
 _LONGEST_QUOTE = 300
 _TIME_IS_AT_MOST = 200
 
@@ -171,7 +174,7 @@ class _Reader:
 def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Explanation:
     """Find every known failure in a text: causes first, what only wraps or follows them later.
 
-    Raises InvalidInputError for an empty text.
+    Raises InvalidInputError for an empty text, NotFoundError for an unknown code such as F999.
     """
     if not text.strip():
         raise InvalidInputError(
@@ -182,7 +185,23 @@ def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Exp
     if known := failures().get(code.upper()) or failures().get(code.lower()):
         match = _match(known, here() if known.on or known.packages else None)
         return Explanation((match,), len(text))
-    return explain_logs({"": [text]}, here=here)
+    explanation = explain_logs({"": [text]}, here=here)
+    if not explanation.matches and (error := no_such_code(code, failures())):
+        raise error
+    return explanation
+
+
+def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
+    """Return an error with the codes nearest to an unknown one; None if it looks like no code."""
+    if not _CODE.fullmatch(code):
+        return None
+    if code[1:].isdigit():
+        numbered = (name for name in known if name[0] == code[0].upper() and name[1:].isdigit())
+        near = sorted(numbered, key=lambda name: abs(int(name[1:]) - int(code[1:])))[:3]
+    else:
+        near = get_close_matches(code, known, 3, 0.75)
+    hint = f"Nearby codes: {', '.join(near)}. For an error, pass its whole text."
+    return NotFoundError(f"There is no code {code}.", hint=hint) if near else None
 
 
 def explain_logs(

@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,13 +14,17 @@ _LOG_NAME = re.compile(r"[^\s\0]+\.(?:log|txt|out|err|ipynb)")
 _PIECE = 1 << 20
 _LARGEST_NOTEBOOK = 256 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][AB0])")
-# `tpuctl logs`, torchrun, xla_dist, Ray and vLLM, `kubectl logs --prefix`, "worker 3: ".
+# `tpuctl logs`, torchrun, xla_dist, Ray and vLLM, `kubectl logs --prefix`, "worker 3: ", mpirun,
+# addresses and names of TPU hosts, Docker Compose.
 _WORKER = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +[\d.]+ )?(?:"
     r"\[ *(?:worker[ -]?|rank|host[ -]?)?(?P<number>\d{1,5})\]:? "
     r"|(?P<several>(?:all \d+|\d+ of \d+) workers(?: \([^)\n]{1,80}\))?): "
     r"|(?:worker|host|w)[ -]?(?P<named>\d{1,5}): "
     r"|\[(?P<pod>pod/[^\]\n]{1,120})\] "
+    r"|\[1,(?P<rank>\d{1,5})\]<std(?:out|err)>: ?"
+    r"|\[?(?P<host>(?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]{0,60}-w-\d{1,5})(?:\]:?|:) "
+    r"|(?P<service>[a-z][\w.-]{0,60}-\d{1,5}) +\| "
     r"|\((?P<actor>[A-Za-z_]\w{0,60}(?: [A-Z]{1,3}\d{1,3})? pid=\d+(?:, ip=[\d.]+)?)\) ?)"
 )
 # What a logger writes before each line of a message of several lines.
@@ -90,11 +95,11 @@ def _error_text(output: dict[str, object]) -> str:
 def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers, without escape sequences; a long line comes in parts."""
     number, rest = 1, ""
-    for piece in pieces:
-        text = rest + piece
+    for piece in chain(pieces, [None]):
+        text = rest + (piece or "")
         # An escape sequence, or \r\n, may go on in the next piece.
-        cut = text.rfind("\x1b", -300)
-        rest = text[cut:] if cut >= 0 else "\r" * text.endswith("\r")
+        cut = text.rfind("\x1b", -300) if piece is not None else -1
+        rest = text[cut:] if cut >= 0 else "\r" * (text.endswith("\r") and piece is not None)
         text = text[: len(text) - len(rest)]
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -105,7 +110,6 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, line
             number += 1
         yield number, last
-    yield number, _ESCAPES.sub("", rest)
 
 
 def worker_of(line: str) -> tuple[str | None, str]:

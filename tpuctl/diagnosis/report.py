@@ -162,6 +162,7 @@ class Finding:
 
     evidence: tuple[str, ...]
     severity: str | None = None
+    summary: str | None = None
     fix: str | None = None
     fix_command: str | None = None
 

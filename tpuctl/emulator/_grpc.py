@@ -1,6 +1,6 @@
 """The emulated APIs over gRPC, and the translation between documents and their messages."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -8,15 +8,16 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.api import annotations_pb2  # noqa: F401 - registers what the messages refer to
-from google.cloud import cloudquotas_v1, tpu_v2
+from google.cloud import cloudquotas_v1, tpu_v2, tpu_v2alpha1
 from google.cloud.location import locations_pb2
 from google.longrunning import operations_pb2
-from google.protobuf import json_format
+from google.protobuf import empty_pb2, json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2  # noqa: F401 - so that Any knows the details
 
+from tpuctl.emulator._json_messages import is_known, show
 from tpuctl.emulator.errors import CODES, ApiError, api_error, bad_request
 from tpuctl.emulator.http import path_pattern
 from tpuctl.emulator.methods import (
@@ -44,13 +45,17 @@ def to_message(kind: type[M], document: Document) -> M:
     Raises KeyError for an unknown field. ParseDict takes half a millisecond for a node, ten times
     what the rest of a list costs; this looks up the fields of each type of message only once.
     """
-    return kind(**_arguments(_fields(kind.DESCRIPTOR), document))
+    descriptor: Any = kind.DESCRIPTOR
+    return kind(**_arguments(descriptor, document))
 
 
-def _arguments(fields: Mapping[str, tuple[str, _Read]], document: Document) -> dict[str, Any]:
+def _arguments(descriptor: Descriptor, document: Document) -> dict[str, Any]:
     """Return the arguments of the constructor of a message, nested ones included."""
-    arguments = {}
+    arguments, fields = {}, _fields(descriptor)
     for key, value in document.items():
+        # The API is ahead of its libraries, and one version of another.
+        if key not in fields and is_known(descriptor.name, key):
+            continue
         name, read = fields[key]
         many = isinstance(value, list)
         arguments[name] = [read(each) for each in value] if many else read(value)
@@ -72,9 +77,10 @@ def _reader(field: FieldDescriptor) -> _Read:
         return _unchanged
     if inner.full_name.startswith("google.protobuf."):
         kind = GetMessageClass(inner)
-        return lambda value: json_format.ParseDict(value, kind())
+        # The types of an operation have newer fields, too.
+        return lambda value: json_format.ParseDict(value, kind(), ignore_unknown_fields=True)
     # The fields are looked up when a value comes: a type of message may contain itself.
-    return lambda value: _arguments(_fields(inner), value)
+    return lambda value: _arguments(inner, value)
 
 
 def _unchanged(value: Any) -> Any:
@@ -97,38 +103,62 @@ class MessageTypes:
     request: type[Message]
     reply: type[Message]
 
+    version: str
+
+    @property
+    def path(self) -> str:
+        """The name of the method in gRPC."""
+        return f"/{self.method.service.replace('.v2.', f'.{self.version}.')}/{self.method.rpc}"
+
     def read(self, message: Message) -> Call:
         """Convert a request to a call; raises ApiError for a resource name that is not valid."""
         body = json_format.MessageToDict(message)
-        container, _, key = self.method.resource_field.rpartition(".")
-        full = str((body.get(container, {}) if container else body).get(key, ""))
-        template = f"{{resource={self.method.resource_template}}}"
-        if not path_pattern(template).fullmatch(full.rstrip("/")):
-            raise bad_request(
-                f'Invalid resource name "{full}" in field {self.method.resource_field}.'
-            )
-        # projects/PROJECT, then locations/ZONE, then COLLECTION/NAME
-        _, project, _, zone, _, name, *_ = [*full.rstrip("/").split("/"), *[""] * 5]
-        if self.method.service == QUOTAS:
-            return Call(self.method.name, project, "", name, body)
-        new = body.get("nodeId") or body.get("queuedResourceId")
-        return Call(self.method.name, project, zone, str(new or name), body)
+        for spec in body.get("queuedResource", {}).get("tpu", {}).get("nodeSpec", ()):
+            if "multiNodeParams" in spec:
+                spec["multisliceParams"] = spec.pop("multiNodeParams")
+        return to_call(self.method, body, self.version)
+
+    def write(self, document: Document) -> Message:
+        """Convert a reply to a message."""
+        if self.version != "v2" or "Operation" in self.method.reply:
+            document = show(self.method.reply, document, self.version)
+        return to_message(self.reply, document)
+
+
+def to_call(method: Method, body: Document, version: str) -> Call:
+    """Find out where a request acts; raises ApiError for a resource name that is not valid."""
+    container, _, key = method.resource_field.rpartition(".")
+    full = str((body.get(container, {}) if container else body).get(key, ""))
+    template = f"{{resource={method.resource_template}}}"
+    if not path_pattern(template).fullmatch(full.rstrip("/")):
+        raise bad_request(f'Invalid resource name "{full}" in field {method.resource_field}.')
+    # projects/PROJECT, then locations/ZONE, then COLLECTION/NAME
+    _, project, _, zone, _, name, *_ = [*full.rstrip("/").split("/"), *[""] * 5]
+    if method.service == QUOTAS:
+        return Call(method.name, project, "", name, body)
+    new = body.get("nodeId") or body.get("queuedResourceId")
+    return Call(method.name, project, zone, str(new or name), body, version)
 
 
 @cache
-def message_types() -> dict[str, MessageTypes]:
-    """Return the messages of every method by its name."""
-    return {name: MessageTypes(method, *_messages(method)) for name, method in METHODS.items()}
+def message_types() -> list[MessageTypes]:
+    """Return the messages of every method, in every version that has it."""
+    return [
+        MessageTypes(method, *_messages(method, version), version)
+        for version in ("v2", "v2alpha1")
+        for method in METHODS.values()
+        if (not method.alpha if version == "v2" else method.service == TPU)
+    ]
 
 
-def _messages(method: Method) -> tuple[type[Message], type[Message]]:
+def _messages(method: Method, version: str) -> tuple[type[Message], type[Message]]:
     """Return the request and the reply of a method, which Google's libraries name alike."""
-    module = _MODULES[method.service]
+    module = tpu_v2alpha1 if version == "v2alpha1" else _MODULES[method.service]
     request: Any = getattr(module, f"{method.rpc}Request")
     reply: Any = operations_pb2.Operation
     if not method.starts_operation:
         response = getattr(module, f"{method.rpc}Response", None)
-        reply = response or getattr(module, method.rpc.removeprefix("Get"))
+        reply = response or getattr(module, method.rpc.removeprefix("Get"), empty_pb2.Empty)
     # The classes of proto-plus wrap the messages of protobuf.
     request, reply = (each.pb() if hasattr(each, "pb") else each for each in (request, reply))
     return request, reply
@@ -146,8 +176,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
-        types = message_types().values()
-        self._types = {f"/{each.method.service}/{each.method.rpc}": each for each in types}
+        self._types = {each.path: each for each in message_types()}
 
     def service(self, handler_call_details: Any) -> Any:
         path: str = handler_call_details.method
@@ -171,7 +200,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def _answer(self, types: MessageTypes, request: Any, context: grpc.ServicerContext) -> Any:
         try:
-            reply = to_message(types.reply, self._emulator.answer(types.read(request)))
+            reply = types.write(self._emulator.answer(types.read(request)))
         except ApiError as error:
             self._abort(context, error)
         context.send_initial_metadata(self._emulator.headers())

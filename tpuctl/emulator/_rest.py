@@ -3,36 +3,56 @@
 import json
 from functools import partial
 
-from google.protobuf import json_format
-
-from tpuctl.emulator._grpc import message_types
+from tpuctl.emulator._grpc import to_call
+from tpuctl.emulator._json_messages import read_message, read_parameters, show
 from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import api_error, bad_request
 from tpuctl.emulator.http import HttpApi, Reply, Request, Route
 from tpuctl.emulator.methods import METHODS, QUOTAS, Document, Method
 from tpuctl.emulator.service import Emulator
+from tpuctl.emulator.standard_parameters import is_standard
 
 _LARGEST_BODY = 16 << 20
+_OLD = ("v1", "v1alpha1")
+_IN_OLD = (
+    "get_location", "list_locations", "get_accelerator_type", "list_accelerator_types",
+    "get_operation", "list_operations", "cancel_operation", "delete_operation",
+    "list_quota_infos",
+)  # fmt: skip
 
 
 def tpu_api(emulator: Emulator) -> HttpApi:
-    """Serve version 2 of the API; the Cloud Quotas API is another host, and gRPC only."""
+    """Serve the versions of the API, and version 1 of the Cloud Quotas API.
+
+    Version 1 has no nodes: it is about the TPU nodes that came before TPU VMs, and are gone.
+    """
     routes = []
-    for method in METHODS.values():
-        verb, path = method.http.split()
-        if method.service != QUOTAS:
-            routes.append(Route(f"{verb} /v2/{path}", partial(_answer, emulator, method)))
-    return HttpApi(("/v2/",), routes)
+    for version in ("v2", "v2alpha1", *_OLD):
+        for method in METHODS.values():
+            verb, path = method.http.split()
+            is_old, is_quota = version in _OLD, method.service == QUOTAS
+            if (is_old and method.name not in _IN_OLD) or (is_quota and version != "v1"):
+                continue
+            if method.alpha and version != "v2alpha1":
+                continue
+            answer = partial(_answer, emulator, method, "v2" if is_old else version)
+            routes.append(Route(f"{verb} /{version}/{path}", answer))
+    for version in _OLD:
+        for collection in ("nodes", "tensorflowVersions"):
+            rule = f"GET /{version}/{{name=projects/*/locations/*}}/{collection}"
+            routes.append(Route(rule, partial(_nothing, emulator)))
+    return HttpApi(tuple(f"/{version}/" for version in ("v2", "v2alpha1", *_OLD)), routes)
 
 
-def _answer(emulator: Emulator, method: Method, request: Request) -> Reply:
+def _nothing(emulator: Emulator, request: Request) -> Reply:
     _check_token(emulator, request.headers.get("Authorization", ""))
-    types = message_types()[method.name]
-    try:
-        message = json_format.ParseDict(_message(method, request), types.request())
-    except (json_format.ParseError, UnicodeError) as error:
-        raise bad_request(f"Invalid JSON payload received. {error}") from error
-    return Reply(document=emulator.answer(types.read(message)))
+    return Reply(document={})
+
+
+def _answer(emulator: Emulator, method: Method, version: str, request: Request) -> Reply:
+    _check_token(emulator, request.headers.get("Authorization", ""))
+    call = to_call(method, _message(method, version, request), version)
+    return Reply(document=show(method.reply, emulator.answer(call), version))
 
 
 def _check_token(emulator: Emulator, authorization: str) -> None:
@@ -44,19 +64,16 @@ def _check_token(emulator: Emulator, authorization: str) -> None:
         raise api_error("scope")
 
 
-def _message(method: Method, request: Request) -> Document:
+def _message(method: Method, version: str, request: Request) -> Document:
     """Put together the message of a request from its path, its query and its body."""
+    query = {key: value for key, value in request.query.items() if not is_standard(key)}
+    message = read_parameters(query, method.query.split())
     body = _read_body(request)
-    # Parameters that start with $, such as `$alt`, are about the form of the reply.
-    message: Document = {
-        key: value == "true" if value in ("true", "false") else value
-        for key, value in request.query.items()
-        if value and not key.startswith("$")
-    }
     if method.body == "*":
-        message |= body
+        message |= read_message(f"{method.rpc}Request", body, version)
     elif method.body:
-        message[method.body] = body
+        kind = method.body[0].upper() + method.body[1:]
+        message[method.body] = read_message(kind, body, version, method.body)
     container, _, key = method.resource_field.rpartition(".")
     (name,) = request.names.values()
     if container:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import asyncssh
 
+from tpuctl.emulator.confine import Confinement
 from tpuctl.emulator.worker_processes import MARK, kill_everything
 from tpuctl.storage.local import write_atomically
 
@@ -31,7 +32,7 @@ class EmulatedWorker:
 
     addresses: Sequence[str]
     port: int
-    folder: Path
+    confinement: Confinement
     acceptor: Any = field(repr=False)
     host_key: str = ""
     connections: set[Any] = field(default_factory=set, repr=False)
@@ -46,7 +47,8 @@ class EmulatedWorker:
         """Stop as a machine that is switched off: end its connections and its processes."""
         self.acceptor.close()
         self.drop()
-        kill_everything(self.folder)
+        kill_everything(self.confinement.home)
+        self.confinement.close()
         await self.acceptor.wait_closed()
         await asyncio.gather(*self.sessions, return_exceptions=True)
 
@@ -55,30 +57,32 @@ async def serve_worker(
     addresses: Sequence[str],
     port: int,
     *,
-    folder: Path,
+    confinement: Confinement,
     env: Mapping[str, str],
     host_key: Path,
     authorized_keys: Callable[[str], Sequence[str]],
 ) -> EmulatedWorker:
     """Start a worker's SSH server on addresses of this machine.
 
-    `folder` is its home; commands run there as the user of this process, with `env` and little
-    else. The file `host_key` is created if it is missing. `authorized_keys` returns the public
-    keys of a user at the time of a login. Port 0 takes a free one.
+    Commands run in the home of the `confinement`, as the user of this process, with `env` and
+    little else. The file `host_key` is created if it is missing. `authorized_keys` returns the
+    public keys of a user at the time of a login. Port 0 takes a free one.
     """
+    folder = confinement.home
     folder.mkdir(parents=True, exist_ok=True)
     # Our Python comes first: it has what training scripts need.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     own = {"HOME": str(folder), "PATH": path, "LANG": "C.UTF-8", MARK: str(folder), **env}
     key = _host_key(host_key)
     public = " ".join(key.export_public_key().decode().split()[:2])
-    worker = EmulatedWorker(addresses, port, folder, None, public)
+    worker = EmulatedWorker(addresses, port, confinement, None, public)
     worker.acceptor = await asyncssh.listen(
         list(addresses),
         port,
         server_factory=lambda: _Server(worker.connections, authorized_keys),
         server_host_keys=[key],
         process_factory=lambda process: _serve_session(process, worker, own),
+        sftp_factory=lambda channel: _Files(channel, confinement),
         encoding=None,
         line_editor=False,
         gss_host=None,
@@ -165,6 +169,46 @@ class _Server(asyncssh.SSHServer):
         return True
 
 
+class _Files(asyncssh.SFTPServer):
+    """What scp and sftp reach of a worker: its home and its /tmp, not the rest of this machine."""
+
+    def __init__(self, channel: Any, confinement: Confinement) -> None:
+        super().__init__(channel)
+        own = confinement.temporary if confinement.works else None
+        roots = confinement.home, own or Path("/tmp")  # noqa: S108 # nosec B108
+        self._home, self._temporary = map(os.fsencode, roots)
+
+    def open(self, path: bytes, pflags: int, attrs: Any) -> Any:
+        is_new = not os.path.lexists(self.map_path(path))
+        file: Any = super().open(path, pflags, attrs)
+        if is_new:
+            os.fchmod(file.fileno(), (attrs.permissions or 0o666) & 0o777 & ~_UMASK)
+        return file
+
+    def mkdir(self, path: bytes, attrs: Any) -> None:
+        super().mkdir(path, attrs)
+        os.chmod(self.map_path(path), (attrs.permissions or 0o777) & 0o777 & ~_UMASK)
+
+    def exit(self) -> None:
+        # Without a status, scp takes the end for a failure.
+        self.channel.exit(0)
+
+    def map_path(self, path: bytes) -> bytes:
+        full = os.path.normpath(os.path.join(self._home, path))
+        if full == b"/tmp" or full.startswith(b"/tmp/"):
+            return self._temporary + full[4:] if not self._is_home(full) else full
+        if not self._is_home(full):
+            raise asyncssh.SFTPPermissionDenied("An emulated worker has only its home and /tmp.")
+        return full
+
+    def reverse_map_path(self, path: bytes) -> bytes:
+        inner = path.removeprefix(self._temporary)
+        return path if inner == path else b"/tmp" + inner
+
+    def _is_home(self, path: bytes) -> bool:
+        return path == self._home or path.startswith(self._home + b"/")
+
+
 async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str, str]) -> None:
     """Run a command or a shell and report its exit status."""
     task = asyncio.current_task()
@@ -174,18 +218,21 @@ async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str,
     sent = {_text(name): _text(value) for name, value in process.env.items()}
     env = {**env, **{name: value for name, value in sent.items() if name.startswith("LC_")}}
     run = _run_on_terminal if process.term_type else _run_on_pipes
-    returncode = await run(process, worker.folder, env)
+    command = await asyncio.to_thread(worker.confinement.command, _argv(process))
+    returncode = await run(process, command, worker.confinement.home, env)
     if returncode < 0:
         process.exit_with_signal(signal.Signals(-returncode).name[3:])
     else:
         process.exit(returncode)
 
 
-async def _run_on_pipes(process: Any, folder: Path, env: Mapping[str, str]) -> int:
+async def _run_on_pipes(
+    process: Any, command: Sequence[str], folder: Path, env: Mapping[str, str]
+) -> int:
     """Run without a terminal; the command survives a broken connection, its pipes do not."""
     (in_read, in_write), (out_read, out_write), (err_read, err_write) = (os.pipe() for _ in "123")
     child = await asyncio.create_subprocess_exec(
-        *_argv(process),
+        *command,
         cwd=folder,
         env=env,
         stdin=in_read,
@@ -203,10 +250,12 @@ async def _run_on_pipes(process: Any, folder: Path, env: Mapping[str, str]) -> i
     return returncode
 
 
-async def _run_on_terminal(process: Any, folder: Path, env: Mapping[str, str]) -> int:
+async def _run_on_terminal(
+    process: Any, command: Sequence[str], folder: Path, env: Mapping[str, str]
+) -> int:
     master, slave = pty.openpty()
     child = await asyncio.create_subprocess_exec(
-        *_argv(process),
+        *command,
         cwd=folder,
         env={**env, "TERM": _text(process.term_type)},
         stdin=slave,

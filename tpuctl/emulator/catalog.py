@@ -49,6 +49,15 @@ def get_version(world: World, call: Call) -> Document:
     return _version(call, call.name)
 
 
+def list_reservations(world: World, call: Call) -> Document:
+    """List the reservation of a zone, if it has one."""
+    zone = world.zone(call.project, call.zone)
+    size = zone.reserved_chips
+    standard = {"size": size, "capacityUnits": "CHIPS", "usage": {}}
+    found: Document = {"name": f"{call.place}/reservations/practice", "standard": standard}
+    return {"reservations": [found] if size else []}
+
+
 def list_quotas(world: World, call: Call) -> Document:
     """List the quotas of Cloud TPU as the Cloud Quotas API does; other services have none."""
     zones = world.scenario.zones.values() if call.name == _SERVICE else ()

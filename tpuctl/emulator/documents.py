@@ -21,7 +21,7 @@ SSH_PORT = "tpuctl-emulator-ssh-port"
 """The metadata key for the port of an emulated worker's SSH server, which cannot be 22."""
 
 CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_TYPES = "type.googleapis.com/google.cloud.tpu.v2"
+_TYPES = "type.googleapis.com/google.cloud.tpu"
 
 
 def page(
@@ -118,16 +118,19 @@ def queued_document(queued: QueuedResource) -> Document:
 def operation_document(operation: Operation) -> Document:
     """Write an operation as the API shows it."""
     metadata = {
-        "@type": f"{_TYPES}.OperationMetadata",
+        "@type": f"{_TYPES}.{operation.version}.OperationMetadata",
         "createTime": timestamp(operation.created),
         "target": operation.target,
         "verb": operation.verb,
-        "apiVersion": "v2",
+        "apiVersion": operation.version,
     }
-    document: Document = {"name": operation.key.path("operations"), "metadata": metadata}
-    if operation.ended:
+    document: Document = {
+        "name": operation.key.path("operations"),
+        "metadata": metadata,
+        "done": operation.ended is not None and not operation.unfinished,
+    }
+    if operation.ended and not operation.unfinished:
         metadata["endTime"] = timestamp(operation.ended)
-        document["done"] = True
         if operation.failure:
             document["error"] = operation.failure.document
         else:
@@ -135,13 +138,13 @@ def operation_document(operation: Operation) -> Document:
     return document
 
 
-def response(target: Node | QueuedResource | None) -> Document:
+def response(target: Node | QueuedResource | None, version: str) -> Document:
     """Write the response of a finished operation: its target as it is now, or nothing."""
     if target is None:
         return {"@type": "type.googleapis.com/google.protobuf.Empty"}
     if isinstance(target, Node):
-        return {"@type": f"{_TYPES}.Node", **node_document(target)}
-    return {"@type": f"{_TYPES}.QueuedResource", **queued_document(target)}
+        return {"@type": f"{_TYPES}.{version}.Node", **node_document(target)}
+    return {"@type": f"{_TYPES}.{version}.QueuedResource", **queued_document(target)}
 
 
 def accelerator_config(kind: AcceleratorType) -> Document:

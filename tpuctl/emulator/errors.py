@@ -22,7 +22,8 @@ CODES = {
     "RESOURCE_EXHAUSTED": (8, 429),
     "FAILED_PRECONDITION": (9, 400),
     "ABORTED": (10, 409),
-    "UNIMPLEMENTED": (12, 501),
+    # Not 501: clients repeat a request with such an answer for a minute.
+    "UNIMPLEMENTED": (12, 400),
     "INTERNAL": (13, 500),
     "UNAVAILABLE": (14, 503),
     "UNAUTHENTICATED": (16, 401),

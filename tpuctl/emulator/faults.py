@@ -9,9 +9,11 @@ from tpuctl.emulator.http import ByteFault
 from tpuctl.emulator.methods import METHODS
 from tpuctl.emulator.strict_json import ObjectReader
 
+UNFINISHED = "unfinished"
+"""The operation never says that it is done, although its work is."""
 ERRORS = (
     "stockout", "quota", "rate_limit", "permission", "unavailable", "internal", "not_found",
-    "already_exists", "deadline", "api_disabled", "zone_hidden", "reservation", "busy",
+    "already_exists", "deadline", "api_disabled", "zone_hidden", "reservation", "busy", UNFINISHED,
 )  # fmt: skip
 EVENTS = ("preempt", "vanish", "maintenance", "worker_down", "worker_busy", "suspend")
 STORAGE_METHODS = {
@@ -23,8 +25,11 @@ STORAGE_METHODS = {
     "storage_delete": "storage.objects.delete",
     "storage_compose": "storage.objects.create",
     "storage_patch": "storage.objects.update",
+    "storage_copy": "storage.objects.create",
+    "storage_move": "storage.objects.move",
     "storage_get_bucket": "storage.buckets.get",
     "storage_list_buckets": "storage.buckets.list",
+    "storage_patch_bucket": "storage.buckets.update",
     "storage_insert_bucket": "storage.buckets.create",
     "storage_delete_bucket": "storage.buckets.delete",
 }
@@ -162,10 +167,16 @@ def _call_fault(fault: ObjectReader, on: str) -> CallFault:
     after_accept, starts_operation = fault.flag("after_accept"), METHODS[on].starts_operation
     error = fault.choice("error", ERRORS, "unavailable" if after_accept else None)
     # A stockout is never the reply, and only an operation can fail some time after it.
-    late = starts_operation and not after_accept and (error == "stockout" or "after_s" in fault)
+    late = (
+        starts_operation
+        and not after_accept
+        and (error in ("stockout", UNFINISHED) or "after_s" in fault)
+    )
     where = fault.choice("where", ("rpc", "operation"), "operation" if late else "rpc")
     if where == "operation" and not starts_operation:
         raise fault.error("where", f"cannot be 'operation': {on} does not start one")
+    if error == UNFINISHED and where == "rpc":
+        raise fault.error("error", "'unfinished' is only for an operation")
     if where == "operation" and after_accept:
         raise fault.error("after_accept", "loses the reply, so `where` must be 'rpc'")
     return CallFault(

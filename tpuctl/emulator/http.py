@@ -4,15 +4,20 @@ import io
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from functools import cache
 from io import BufferedIOBase
 from typing import BinaryIO
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from tpuctl.emulator.errors import ServiceError, api_error
 from tpuctl.emulator.methods import Document
+from tpuctl.emulator.standard_parameters import (
+    actual_request,
+    read_mask,
+    select_fields,
+)
 
 PIECE_BYTES = 256 << 10
 _LONGEST_LINE = 1024
@@ -142,6 +147,11 @@ class Request:
     headers: Headers
     body: Body
 
+    @property
+    def place(self) -> str:
+        """The address of the server as this client reaches it, with its secret where it has one."""
+        return f"http://{self.headers['Host']}"
+
 
 @dataclass(frozen=True)
 class Content:
@@ -158,6 +168,10 @@ class Content:
                 left -= len(piece)
                 yield piece
 
+    def close(self) -> None:
+        """Close the file without reading it."""
+        self.file.close()
+
 
 class Stream:
     """Bytes that come while the reply is being sent, so nobody knows yet how many."""
@@ -166,6 +180,9 @@ class Stream:
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.pieces = lambda: pieces
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
 
 
 @dataclass(frozen=True)
@@ -236,11 +253,18 @@ class HttpApi:
 
     def answer(self, verb: str, path: str, query: str, headers: Headers, body: Body) -> Reply:
         """Answer one request, with an error of this API where it cannot be done."""
-        parameters = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
         try:
+            verb, parameters = actual_request(verb, query, headers, body)
+            try:
+                mask = read_mask(parameters, headers)
+            except ValueError as error:
+                raise self.error("field_selection", fields=str(error)) from None
             for route in self.routes:
                 if (names := route.match(verb, path)) is not None:
-                    return route.answer(Request(names, parameters, headers, body))
+                    reply = route.answer(Request(names, parameters, headers, body))
+                    if mask and reply.document:
+                        reply = replace(reply, document=select_fields(reply.document, mask))
+                    return reply
             raise self.error("unimplemented", what=f"{verb} {path}")
         except ServiceError as error:
             return error_reply(error)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -31,6 +32,10 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     # With a shared port, a second emulator would get every other request of the first.
     allow_reuse_port = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # Clients hang up when they like.
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -78,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (ConnectionCut, ConnectionError):
             self.close_connection = True
 
-    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
+    do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = do_DELETE = _handle
 
     def _send(self, reply: Reply) -> None:
         content: Content | Stream | None = reply.content
@@ -99,6 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (*headers.items(), *self._emulator.headers()):
             self.send_header(name, value)
         self.end_headers()
+        if self.command == "HEAD":
+            content.close()
+            return
         position = 0
         for piece in content.pieces():
             for part in reply.fault.apply(piece, position) if reply.fault else (piece,):

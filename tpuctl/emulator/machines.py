@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tpuctl.emulator.confine import Confinement
 from tpuctl.emulator.resources import Node
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.emulator.world import World
@@ -19,6 +20,7 @@ from tpuctl.units import GIB
 
 RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
+_METADATA_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
 
 OsLogin = Mapping[str, Sequence[str]]
 """The public keys that users have registered with OS Login."""
@@ -90,10 +92,12 @@ class Machines:
             (devices / str(chip)).touch()
         env = {**self._environment(node, machine.worker), DEVICES: str(devices.parent)}
         self._metrics[machine] = {name: env[name] for name in (DEVICES, HBM_BYTES, PORTS)}
+        home = place / "home"
+        confinement = Confinement(home, place / "tmp", {**env, MARK: str(home)})
         self._running[machine] = self._servers.start(
             [address for address in node.addresses[machine.worker] if address],
             self.port,
-            folder=place / "home",
+            confinement=confinement,
             env=env,
             host_key=place / "host_key",
             authorized_keys=lambda user: ssh_keys(node, user, os_login),
@@ -111,7 +115,7 @@ class Machines:
             command += ["--duty-cycle-percent", str(duty_cycle_percent)]
         with (place / "dev" / "vfio" / "0").open("rb") as chip:
             self._busy[machine] = subprocess.Popen(  # noqa: S603 (our own program)
-                command,
+                self._running[machine].confinement.command(command),
                 stdin=chip,
                 env=child_environment({**self._metrics[machine], MARK: str(place / "home")}),
                 start_new_session=True,
@@ -122,6 +126,7 @@ class Machines:
 
     def _environment(self, node: Node, worker: int) -> dict[str, str]:
         project, zone, name = node.key
+        metadata = f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}"
         hostnames = ",".join(internal for internal, _ in node.addresses)
         return {
             "TPU_WORKER_ID": str(worker),
@@ -130,7 +135,10 @@ class Machines:
             "TPU_ACCELERATOR_TYPE": node.spec.type.accelerator_type,
             HBM_BYTES: str(int((node.spec.type.hbm_gib_per_chip or 16) * GIB)),
             PORTS: str(_free_port()),
-            "TPUCTL_METADATA_URL": f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}",
+            "TPUCTL_METADATA_URL": metadata,
+            # Without the scheme, as Google's libraries read them.
+            **dict.fromkeys(_METADATA_VARIABLES, metadata.partition("://")[2]),
+            "STORAGE_EMULATOR_HOST": self._metadata_url,
         }
 
     def _remove_others(self, alive: set[str]) -> None:

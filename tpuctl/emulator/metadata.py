@@ -18,6 +18,9 @@ _NO_NOTICE = '{"error": "no notifications have been received yet, try again late
 _GUEST = "/instance/guest-attributes/"
 _GUEST_PATH = re.compile(r"[A-Za-z0-9_.-]{1,128}/[A-Za-z0-9_.-]{1,128}")
 _LARGEST_GUEST_VALUE = 256 << 10
+_LISTS = ("/scopes", "/aliases")
+_NUMBERS = ("/numeric-project-id", "/instance/id")
+_FREE_NAMES = ("/attributes", "/guest-attributes", "/service-accounts")
 _FROM_SERVER = {"Metadata-Flavor": "Google"}
 
 
@@ -26,13 +29,30 @@ def metadata_api(emulator: Emulator) -> HttpApi:
     server = MetadataServer(emulator)
     workers = "/vm/{project}/{zone}/{node}/{worker}"
     return HttpApi(
-        ("/vm/", "/computeMetadata/"),
+        ("/vm/", "/computeMetadata/", "/compute/v1/projects/"),
         [
-            Route(f"{verb} {machine}/computeMetadata/v1{{path=**}}", answer)
-            for machine in ("", workers)
-            for verb, answer in (("GET", server.get), ("PUT", server.put))
+            Route("GET /compute/v1/projects/{project}", _project),
+            *(Route(f"GET {workers}{end}", greet) for end in ("", "/")),
+            *(
+                Route(f"{verb} {machine}/computeMetadata/v1{{path=**}}", answer)
+                for machine in ("", workers)
+                for verb, answer in (("GET", server.get), ("PUT", server.put))
+            ),
         ],
     )
+
+
+def greet(_: Request) -> Reply:
+    """Answer google-auth, which looks whether there is a metadata server."""
+    return text_reply("computeMetadata/\n", "application/text", headers=_FROM_SERVER)
+
+
+def _project(request: Request) -> Reply:
+    """Describe a project as Compute Engine does: gcloud looks there for keys before it uses SSH."""
+    project = request.names["project"]
+    metadata = {"kind": "compute#metadata", "items": []}
+    about = {"kind": "compute#project", "name": project, "id": str(project_number(project))}
+    return Reply(document={**about, "commonInstanceMetadata": metadata})
 
 
 class MetadataServer:
@@ -57,8 +77,8 @@ class MetadataServer:
         if value is None:
             raise not_found(path)
         if isinstance(value, dict):
-            if request.query.get("recursive") == "true":
-                return Reply(document=value, headers=_FROM_SERVER)
+            if request.query.get("recursive", "").lower() == "true":
+                return Reply(document=_as_json(value, path), headers=_FROM_SERVER)
             names = (f"{name}/" if isinstance(item, dict) else name for name, item in value.items())
             value = "".join(f"{name}\n" for name in sorted(names))
         return text_reply(str(value), "application/text", headers=_FROM_SERVER)
@@ -104,8 +124,12 @@ def project_tree(project: str) -> Tree:
     """Return the metadata of any machine of a project."""
     account = _account(default_account(project), [CLOUD_SCOPE])
     return {
-        "project": {"project-id": project, "numeric-project-id": str(project_number(project))},
-        "instance": {"service-accounts": {"default": account}},
+        "project": {
+            "project-id": project,
+            "numeric-project-id": str(project_number(project)),
+            "attributes": {},
+        },
+        "instance": {"service-accounts": {"default": account, account["email"]: account}},
     }
 
 
@@ -131,9 +155,28 @@ def worker_tree(node: Node, worker: int) -> Tree:
         "network-interfaces": {
             "0": {"ip": internal, "access-configs": {"0": {"external-ip": external}}}
         },
-        "service-accounts": {"default": _account(account["email"], account["scope"])},
+        "service-accounts": dict.fromkeys(
+            ("default", account["email"]), _account(account["email"], account["scope"])
+        ),
     }
     return tree
+
+
+def _as_json(value: Any, path: str) -> Any:
+    """Write a directory as the real server does: names in camel case, numbered ones as a list."""
+    if path.endswith(_LISTS):
+        return str(value).split()
+    if not isinstance(value, dict):
+        return int(value) if path.endswith(_NUMBERS) else value
+    if value and all(name.isdecimal() for name in value):
+        return [_as_json(item, "") for item in value.values()]
+    is_free = path.rstrip("/").endswith(_FREE_NAMES)
+    return {
+        name if is_free else re.sub(r"-(\w)", lambda found: found[1].upper(), name): _as_json(
+            item, f"{'' if is_free else path.rstrip('/')}/{name}"
+        )
+        for name, item in value.items()
+    }
 
 
 def _refuse_headers(request: Request) -> Reply | None:

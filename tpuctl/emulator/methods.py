@@ -21,7 +21,8 @@ class Method:
     """One method: its name in gRPC, the permission that its caller needs, its rule in HTTP.
 
     `http` is the verb and the path below the version of the API, as Google's reference writes it;
-    `body` is the field of the message that the body holds, "*" for the whole message.
+    `body` is the field of the message that the body holds, "*" for the whole message; `query` are
+    its parameters. One that is `alpha` is in v2alpha1 only.
     """
 
     rpc: str
@@ -29,6 +30,8 @@ class Method:
     http: str
     body: str = ""
     service: str = TPU
+    query: str = ""
+    alpha: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -48,7 +51,14 @@ class Method:
     @property
     def starts_operation(self) -> bool:
         """Whether it returns a long-running operation."""
-        return not self.rpc.startswith(("Get", "List", "Generate"))
+        return self.service == TPU and not self.rpc.startswith(("Get", "List", "Generate"))
+
+    @property
+    def reply(self) -> str:
+        """The kind of message that it returns."""
+        if self.starts_operation:
+            return "Operation"
+        return self.rpc.removeprefix("Get") if self.rpc.startswith("Get") else f"{self.rpc}Response"
 
 
 _TABLE = Path(__file__).with_name("data") / "methods.json"
@@ -61,7 +71,8 @@ class Call:
     """One request: a method, the place where it acts, and the message itself.
 
     `name` is the id of the node, queued resource, operation, type or version, or "". `zone` may be
-    `-` (every zone) in a list, and is "" for a method of the whole project.
+    `-` (every zone) in a list, and is "" for a method of the whole project. `version` is that of
+    the API, whose types are in the operation that it starts.
     """
 
     method: str
@@ -69,6 +80,7 @@ class Call:
     zone: str
     name: str = ""
     body: Document = field(default_factory=dict)
+    version: str = "v2"
 
     @property
     def place(self) -> str:

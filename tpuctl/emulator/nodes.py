@@ -17,7 +17,10 @@ from tpuctl.emulator.world import World
 STOCKOUT_S = 20.0
 STOP_S = START_S = 30.0
 UPDATE_S = 5.0
-_MUTABLE = ("description", "labels", "metadata", "tags", "networkConfig.enableExternalIps")
+MAINTENANCE_S = 600.0
+_MUTABLE = (
+    "description", "labels", "metadata", "tags", "dataDisks", "networkConfig.enableExternalIps",
+)  # fmt: skip
 
 
 def create(world: World, call: Call, failure: Failure | None) -> Document:
@@ -165,17 +168,38 @@ def update(world: World, call: Call, failure: Failure | None) -> Document:
     def change(world: World, node: Node) -> None:
         for path in paths:
             _copy(requested, node.spec.document, path.split("."))
+        if _MUTABLE[-1] in paths and node.addresses:
+            outer = [
+                (here[0], new[1])
+                for here, new in zip(node.addresses, _addresses(world, node), strict=True)
+            ]
+            node.addresses = tuple(outer)
 
     return operations.start(
         world, "update", node, failure, takes_s=UPDATE_S, then=change, undo=do_nothing
     )
 
 
+def maintain(world: World, call: Call, failure: Failure | None) -> Document:
+    """Start the maintenance of a node, as if the service had planned it."""
+    node = _in_state(world, call, "maintain", "READY")
+    return operations.start(
+        world, "maintain", node, failure, takes_s=UPDATE_S, then=begin_maintenance, undo=do_nothing
+    )
+
+
+def begin_maintenance(world: World, node: Node) -> None:
+    """Take a node that is READY down for ten minutes."""
+    if node.state == "READY":
+        _maintain(world, node, NodeEvent("*", "*", "maintenance", 0, 1, False, 0, MAINTENANCE_S))
+
+
 def guest_attributes(world: World, call: Call) -> Document:
     """Return the guest attributes that the workers of a node have published."""
     node = world.node(Key.of(call))
     query = str(call.body.get("queryPath", "")).strip("/")
-    wanted = [str(worker) for worker in call.body.get("workerIds", [])]
+    # gcloud asks for the worker "" when it wants all of them.
+    wanted = [str(worker) for worker in call.body.get("workerIds", []) if worker != ""]
     known = [str(index) for index in range(node.spec.type.workers)]
     if unknown := [worker for worker in wanted if worker not in known]:
         raise bad_request(f"Unknown worker {unknown[0]}: workers are 0 to {known[-1]}.")

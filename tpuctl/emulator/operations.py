@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from tpuctl.emulator.documents import operation_document, response
-from tpuctl.emulator.errors import ApiError
-from tpuctl.emulator.methods import Document
+from tpuctl.emulator.errors import ApiError, api_error
+from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.resources import Key, Node, Operation, QueuedResource, Target
 from tpuctl.emulator.world import World
 
@@ -40,7 +41,7 @@ def start(
     milliseconds = int(world.now.timestamp() * 1000)
     name = f"operation-{milliseconds}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
     key = Key(target.key.project, target.key.zone, name)
-    operation = Operation(key, verb, target.path, world.now)
+    operation = Operation(key, verb, target.path, world.now, partial(undo, world, target))
     world.operations[key] = target.operation = operation
     if failure:
         world.after(failure.after_s, _end, operation, target, undo, failure.error)
@@ -54,6 +55,24 @@ def abort(world: World, target: Target, error: ApiError) -> None:
     if target.operation and not target.operation.ended:
         target.operation.failure = error
         target.operation.ended = world.now
+
+
+def cancel(world: World, call: Call) -> Document:
+    """Cancel an operation that is running, and take back what it began."""
+    operation = world.operation(Key.of(call))
+    if not operation.ended:
+        world.changes += 1
+        operation.failure = api_error("cancelled", resource=operation.target)
+        operation.undo()
+        operation.ended = world.now
+    return {}
+
+
+def delete(world: World, call: Call) -> Document:
+    """Forget an operation, which goes on if it is running."""
+    del world.operations[world.operation(Key.of(call)).key]
+    world.changes += 1
+    return {}
 
 
 def is_running(target: Target) -> bool:
@@ -74,5 +93,7 @@ def _end(
     operation.failure = error
     change(world, target)
     if error is None:
-        operation.response = response(None if operation.verb == "delete" else target)
+        operation.response = response(
+            None if operation.verb == "delete" else target, operation.version
+        )
     operation.ended = world.now

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from tpuctl.clock import WallClock
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
-from tpuctl.emulator.server import TOKEN_FILE, Emulator, serve_world
+from tpuctl.emulator.server import Emulator, exports, serve_world
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.emulator.state import advance
 from tpuctl.emulator.store import Store
@@ -337,7 +337,6 @@ def _open(
 def _started(
     here: EmulatorFolder, emulator: Emulator, scenario: Path | str | None, resumed: bool
 ) -> Started:
-    token = {TOKEN_FILE: str(here.token.absolute())} if emulator.secret else {}
     return Started(
         endpoint=emulator.endpoint,
         http=emulator.http,
@@ -346,14 +345,7 @@ def _started(
         time_scale=emulator.scenario.time_scale,
         scenario=str(Path(scenario).absolute()) if scenario else None,
         resumed=resumed,
-        exports={
-            "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
-            **token,
-            "TPUCTL_PROJECT": emulator.scenario.project or "practice",
-            "STORAGE_EMULATOR_HOST": emulator.http,
-            **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
-            "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
-        },
+        exports=exports(emulator, str(here.token.absolute())),
         is_open=emulator.secret is None,
     )
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from tpuctl.emulator import nodes, operations
 from tpuctl.emulator.documents import operation_document
 from tpuctl.emulator.errors import ApiError, api_error, bad_request
+from tpuctl.emulator.faults import NodeEvent
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import DEAD, Key, NodeSpec, QueuedResource, timestamp
@@ -16,6 +17,7 @@ ACCEPT_S = 5.0
 SUSPENSION_S = 10.0
 RETRY_S = 30.0
 _MOST_SLICES = 1000
+_SPOT = frozenset({"spot", "bestEffort"})
 _PENDING = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
 _DELETED_WITHOUT_FORCE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED"})
 
@@ -89,6 +91,24 @@ def reset(world: World, call: Call, failure: Failure | None) -> Document:
     )
 
 
+def maintain(world: World, call: Call, failure: Failure | None) -> Document:
+    """Start the maintenance of the nodes that a request names, or of all."""
+    queued = world.queued_resource(Key.of(call))
+    if queued.state != "ACTIVE":
+        raise api_error("wrong_state", verb="maintain", state=queued.state)
+    world.changes += 1
+    names = call.body.get("nodeNames", [])
+
+    def begin(world: World, queued: QueuedResource) -> None:
+        for node in world.nodes_of(queued):
+            if not names or node.path in names or node.key.name in names:
+                nodes.begin_maintenance(world, node)
+
+    return operations.start(
+        world, "maintain", queued, failure, takes_s=ACCEPT_S, then=begin, undo=nodes.do_nothing
+    )
+
+
 def settle(world: World) -> None:
     """Review the queued resources whose nodes changed, and the zones where chips became free."""
     while world.changed_queued or world.freed_zones:
@@ -148,6 +168,10 @@ def _provision(world: World, queued: QueuedResource) -> None:
             world, key, spec, has_chips=True, queued=queued.key, multislice=is_multislice
         )
         world.after(world.scenario.provision_s, nodes.make_ready, node)
+        if lasts := queued.document.get("runDuration", {}).get("maxRunDuration"):
+            end = NodeEvent("*", "*", "suspend", 0, 1, False, 0, 0)
+            seconds = world.scenario.provision_s + float(lasts.removesuffix("s"))
+            world.after(seconds, nodes.apply_event, node, end)
 
 
 def _provision_again(world: World, queued: QueuedResource) -> None:
@@ -244,11 +268,13 @@ def _node_specs(zone: ZonePlan, call: Call, document: Document) -> dict[Key, Nod
     (requested,) = specs
     if requested.get("parent") != call.place:
         raise bad_request(f'The parent of node_spec must be "{call.place}".')
+    model, guaranteed = document.get("provisioningModel"), document.get("guaranteed", {})
+    is_reserved = bool(document.get("reservationName") or guaranteed.get("reserved"))
     spec = read_node(
         zone,
         requested.get("node", {}),
-        tier="spot" if "spot" in document else None,
-        reservation=bool(document.get("reservationName")),
+        tier="spot" if _SPOT & document.keys() or model == "SPOT" else None,
+        reservation=is_reserved or model == "RESERVATION_BOUND",
     )
     return {Key(call.project, call.zone, name): spec for name in _names(requested, call.name)}
 

@@ -1,5 +1,6 @@
 """The resources of the Cloud TPU API: nodes, queued resources and operations."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -32,12 +33,19 @@ class Key(NamedTuple):
 
 @dataclass
 class Operation:
-    """A long-running operation; once it has `ended`, its `failure` or its `response`."""
+    """A long-running operation; once it has `ended`, its `failure` or its `response`.
+
+    `undo` takes back what it began. `version` is that of the types in it. One that is `unfinished`
+    never tells that it has ended.
+    """
 
     key: Key
     verb: str
     target: str
     created: datetime
+    undo: Callable[[], None]
+    version: str = "v2"
+    unfinished: bool = False
     ended: datetime | None = None
     failure: ApiError | None = None
     response: Document | None = None

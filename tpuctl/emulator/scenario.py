@@ -13,9 +13,10 @@ from typing import Any
 
 from tpuctl.emulator.colab.account import Plan as ColabPlan
 from tpuctl.emulator.colab.account import read_plan
-from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.errors import StorageError, load_data
 from tpuctl.emulator.faults import CallFault, NodeEvent, StorageFault, read_fault
 from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.storage.resources import check_bucket_name
 from tpuctl.emulator.strict_json import ObjectReader, parse_json
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, types_by_zone
@@ -189,6 +190,10 @@ def _rates(rates: ObjectReader) -> dict[str, int]:
 def _buckets(buckets: ObjectReader) -> dict[str, str]:
     found = {}
     for name in buckets:
+        try:
+            check_bucket_name(name)
+        except StorageError as error:
+            raise buckets.error(name, "is not a valid bucket name") from error
         bucket = buckets.object(name)
         bucket.allow("location")
         found[name] = bucket.text("location", "US").upper()

@@ -7,11 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 from tpuctl.clock import Clock
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import metadata_api
+from tpuctl.emulator.metadata import greet, metadata_api
+from tpuctl.emulator.multipart import batch_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
 from tpuctl.emulator.store import Store
@@ -125,7 +127,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         from tpuctl.emulator._rest import tpu_api
         from tpuctl.emulator.http_server import serve_http
         from tpuctl.emulator.kaggle.api import KaggleApi
-        from tpuctl.emulator.storage.api import storage_api
+        from tpuctl.emulator.storage.api import storage_apis
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
     with ExitStack() as stack:
@@ -136,12 +138,18 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
         kaggle = KaggleApi(emulator, folder / "kaggle")
         stack.callback(kaggle.sessions.close)
+        greeting = Route("GET /", greet)
+        storage, any_path = storage_apis(emulator, folder)
         apis = [
             kaggle.http_api(),
             tpu_api(emulator),
             metadata_api(emulator),
-            storage_api(emulator, folder),
+            storage,
             HttpApi(("/emulator/",), [status]),
+        ]
+        apis += [
+            batch_api(list(apis)),
+            HttpApi(("/",), [greeting, *any_path.routes], any_path.error),
         ]
         try:
             web = serve_http(emulator, apis, port=http_port)
@@ -153,6 +161,30 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         path = f"/{emulator.secret}" if emulator.secret else ""
         emulator.http = f"http://127.0.0.1:{web.server_address[1]}{path}"
         yield
+
+
+def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
+    """Return the variables that point tpuctl, Google's libraries and others at an emulator."""
+    project = emulator.scenario.project or "practice"
+    place = f"http://{urlsplit(emulator.http).netloc}"
+    has_secret = emulator.secret is not None
+    login = {"ACCESS_TOKEN_FILE": token_file} if has_secret else {"DISABLE_CREDENTIALS": "true"}
+    return {
+        "TPUCTL_TPU_ENDPOINT": emulator.endpoint,
+        **({TOKEN_FILE: token_file} if has_secret else {}),
+        "TPUCTL_PROJECT": project,
+        "STORAGE_EMULATOR_HOST": emulator.http,
+        **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
+        "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",
+        **{f"CLOUDSDK_AUTH_{name}": value for name, value in login.items()},
+        "CLOUDSDK_CORE_PROJECT": project,
+        "TENSORSTORE_GCS_HTTP_URL": emulator.http,
+        # Otherwise gcsfs looks for gRPC, with TLS, for a minute per operation.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
 
 
 def _port_in_use(port: int) -> InvalidInputError:

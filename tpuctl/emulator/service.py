@@ -8,10 +8,11 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from tpuctl.clock import Clock
+from tpuctl.clock import Clock, WallClock
 from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import ApiError, api_error, project_number
 from tpuctl.emulator.machines import Machines
@@ -20,6 +21,7 @@ from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario
 from tpuctl.emulator.state import advance, apply
 from tpuctl.emulator.store import Store
+from tpuctl.emulator.validate import in_emulated_time
 from tpuctl.emulator.world import World
 from tpuctl.errors import WriteError
 
@@ -130,6 +132,10 @@ class Emulator:
         with self._lock:
             self.requests.append((call.method, call.zone, call.name))
             now = self.now()
+            if policy := call.body.get("queuedResource", {}).get("queueingPolicy"):
+                moved = in_emulated_time(policy, now, WallClock().now())
+                queued = {**call.body["queuedResource"], "queueingPolicy": moved}
+                call = replace(call, body={**call.body, "queuedResource": queued})
             self._limits.check(call, now)
             before = self.world.revision
             self._advance(now)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from tpuctl.emulator import catalog, nodes, queued_resources
+from tpuctl.emulator import catalog, nodes, operations, queued_resources
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.errors import ApiError, api_error, project_number
-from tpuctl.emulator.faults import CallFault, is_about
+from tpuctl.emulator.faults import UNFINISHED, CallFault, is_about
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import Key
@@ -36,6 +36,9 @@ _STARTS: dict[str, Callable[[World, Call, Failure | None], Document]] = {
     "stop_node": nodes.stop,
     "start_node": nodes.start,
     "update_node": nodes.update,
+    "simulate_maintenance_event": nodes.maintain,
+    "perform_maintenance": nodes.maintain,
+    "perform_maintenance_queued_resource": queued_resources.maintain,
     "create_queued_resource": queued_resources.create,
     "delete_queued_resource": queued_resources.delete,
     "reset_queued_resource": queued_resources.reset,
@@ -58,9 +61,14 @@ def apply(world: World, call: Call, now: datetime) -> Document:
         _check_place(world, call)
         if start := _STARTS.get(call.method):
             failure = None
-            if fault and fault.where == "operation":
+            is_unfinished = bool(fault and fault.error == UNFINISHED)
+            if fault and fault.where == "operation" and not is_unfinished:
                 failure = Failure(fault.after_s, _planned(world, call, fault))
             answer = start(world, call, failure)
+            name = str(answer["name"]).rpartition("/")[2]
+            operation = world.operation(Key(call.project, call.zone, name))
+            operation.version, operation.unfinished = call.version, is_unfinished
+            answer = operation_document(operation)
         else:
             answer = _READS[call.method](world, call)
     finally:
@@ -162,6 +170,9 @@ _READS: dict[str, Callable[[World, Call], Document]] = {
         world, call, "queuedResources", world.queued, queued_document
     ),
     "get_operation": lambda world, call: operation_document(world.operation(Key.of(call))),
+    "cancel_operation": operations.cancel,
+    "delete_operation": operations.delete,
+    "list_reservations": catalog.list_reservations,
     "list_operations": lambda world, call: _list(
         world, call, "operations", world.operations, operation_document
     ),

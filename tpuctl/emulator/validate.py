@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from tpuctl.emulator.documents import accelerator_config
 from tpuctl.emulator.errors import api_error, bad_request, load_data
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.resources import NodeSpec
+from tpuctl.emulator.resources import NodeSpec, timestamp
 from tpuctl.emulator.scenario import ZonePlan, known_type
 from tpuctl.hardware.types import AcceleratorType
 
@@ -16,6 +16,7 @@ _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,127}")
 _MOST_LABELS, _MOST_TAGS, _LONGEST_DESCRIPTION = 64, 64, 512
+_MOMENTS = ("validAfterTime", "validUntilTime")
 _LONGEST_WAIT_S = 366 * 86400
 _LARGEST_VALUE, _LARGEST_METADATA = 256 << 10, 512 << 10
 
@@ -62,8 +63,9 @@ def read_node(
     scheduling = dict(spec.get("schedulingConfig", {}))
     if tier == "spot":
         scheduling["spot"] = True
-    spot = bool(scheduling.get("spot") or scheduling.get("preemptible"))
-    reserved = bool(scheduling.get("reserved") or reservation)
+    model = scheduling.get("provisioningModel")
+    spot = bool(scheduling.get("spot") or scheduling.get("preemptible") or model == "SPOT")
+    reserved = bool(scheduling.get("reserved") or reservation or model == "RESERVATION_BOUND")
     if scheduling.get("spot") and scheduling.get("preemptible"):
         raise bad_request("spot and preemptible are mutually exclusive.")
     if spot and reserved:
@@ -103,6 +105,26 @@ def read_window(policy: Document, now: datetime) -> tuple[datetime | None, datet
     if closes and closes <= max(now, opens or now):
         raise bad_request("The queueing policy ends before a request could be provisioned.")
     return opens, closes
+
+
+def in_emulated_time(policy: Document, now: datetime, real: datetime) -> Document:
+    """Move a window to the emulated future if it has passed here, but not on the client's clock.
+
+    Clients such as gcloud add what a user asked for to the time of their machine.
+    """
+    moments = [policy.get(key) for key in _MOMENTS]
+    interval = policy.get("validInterval", {})
+    moments += interval.values()
+    if not any(real < moment <= now for moment in map(_time, moments) if moment):
+        return policy
+
+    def moved(text: str) -> str:
+        return timestamp((_time(text) or now) + (now - real))
+
+    changed: Document = {key: moved(policy[key]) for key in _MOMENTS if key in policy}
+    if interval:
+        changed["validInterval"] = {key: moved(text) for key, text in interval.items()}
+    return {**policy, **changed}
 
 
 def _moment(policy: Document, name: str, now: datetime) -> datetime | None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -119,16 +119,33 @@ class Family:
     peak_bf16_tflops_per_chip: float | None
     mxu_size: int | None
     note: str | None
+    lowest_usd_per_chip_hour: float | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, to compare; its price is that of the GPU alone in one zone of Google Cloud."""
+
+    name: str
+    memory_gib: float
+    gb_per_s: float
+    peak_16_bit_tflops: float
+    format: str
+    zone: str
+    on_demand: float | None
+    spot: float | None
 
 
 @dataclass(frozen=True)
 class TypeTable(Outcome):
-    """All generations, including retired ones."""
+    """All generations, including retired ones; `gpus` only where they were asked for."""
 
     families: tuple[Family, ...]
     history: tuple[dict[str, Any], ...]
     facts_as_of: str
     prices_as_of: str
+    gpus: tuple[Gpu, ...] = ()
+    gpus_as_of: str | None = None
 
 
 def parse_type(text: str) -> tuple[str, int]:
@@ -209,6 +226,15 @@ def all_types() -> TypeTable:
     )
 
 
+def all_types_and_gpus(text: str) -> TypeTable | None:
+    """Return the table with GPUs beside TPUs where `text` names them or one; None otherwise."""
+    data = load_data("gpus")
+    gpus = tuple(Gpu(**gpu) for gpu in data["gpus"])
+    if text.strip().lower() not in {"gpu", "gpus", *(gpu.name.lower() for gpu in gpus)}:
+        return None
+    return replace(all_types(), gpus=gpus, gpus_as_of=data["as_of"])
+
+
 def types_by_zone() -> dict[str, tuple[str, ...]]:
     """List the known types of each zone: whole hosts and powers of two."""
     found: dict[str, list[str]] = {}
@@ -270,6 +296,10 @@ def _line(chip: dict[str, Any], family: dict[str, Any] | None) -> Family:
         peak_bf16_tflops_per_chip=chip["peak_bf16_tflops_per_chip"],
         mxu_size=chip["mxu_size"],
         note=chip["note"] or (family or {}).get("note"),
+        lowest_usd_per_chip_hour=min(
+            (p["on_demand"] for p in load_data("prices")["prices"].get(chip["name"], ())),
+            default=None,
+        ),
     )
 
 

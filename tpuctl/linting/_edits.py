@@ -10,6 +10,7 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
+from tpuctl.linting.documents import Columns
 from tpuctl.linting.models import Edit
 
 _GONE = "tpuctl_removed__"
@@ -22,9 +23,9 @@ def apply(source: str, edits: Sequence[Edit], *, first_line: int = 1) -> str:
 
     Raises ValueError if LibCST cannot read the source or does not find a node.
     """
-    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    columns = Columns(source.replace("\r\n", "\n").replace("\r", "\n"))
     wanted: dict[tuple[Span, str], Edit] = {
-        (_span(edit.node, lines, first_line), edit.kind): edit for edit in edits
+        (_span(edit.node, columns, first_line), edit.kind): edit for edit in edits
     }
     try:
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
@@ -37,34 +38,29 @@ def apply(source: str, edits: Sequence[Edit], *, first_line: int = 1) -> str:
 
 def add_lines(source: str, new: Sequence[str], at: int) -> str:
     """Insert lines before line `at`, unless the same statement is above it already."""
-    lines = source.splitlines(keepends=True)
+    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     before = {line.strip() for line in lines[: at - 1]}
     wanted = [f"{line}{end}" for line in new if line.strip() not in before]
     return "".join([*lines[: at - 1], *wanted, *lines[at - 1 :]])
 
 
-def _span(node: ast.AST, lines: list[str], first_line: int) -> Span:
-    """Return where a node is, in characters; `ast` counts the bytes of UTF-8."""
+def _span(node: ast.AST, columns: Columns, first_line: int) -> Span:
+    """Return where a node is, in characters."""
     place = cast("Any", node)
-    start, end = place.lineno - first_line, place.end_lineno - first_line
-    return (
-        start + 1,
-        _characters(lines[start], place.col_offset),
-        end + 1,
-        _characters(lines[end], place.end_col_offset),
-    )
-
-
-def _characters(line: str, offset: int) -> int:
-    return offset if line.isascii() else len(line.encode()[:offset].decode(errors="replace"))
+    start, end = place.lineno - first_line + 1, place.end_lineno - first_line + 1
+    return start, columns(start, place.col_offset), end, columns(end, place.end_col_offset)
 
 
 def notebook_format(text: str) -> int:
     """Return the format of a notebook, as nbformat reads it."""
     import nbformat
 
-    notebook: Any = cast("Any", nbformat).reads(text, as_version=nbformat.NO_CONVERT)
+    try:
+        notebook: Any = cast("Any", nbformat).reads(text, as_version=nbformat.NO_CONVERT)
+    except nbformat.ValidationError as error:
+        reason = str(error.message)
+        raise ValueError(f"not changed: Jupyter cannot read this notebook: {reason}") from error
     return int(notebook.nbformat)
 
 

@@ -12,7 +12,12 @@ from textwrap import dedent, indent
 from typing import Any
 
 _MAGIC = re.compile(r"\s*(?:[%!]|\?\??\s*\w)")
-_ASSIGNED = re.compile(r"(\s*[\w., \[\]\"']+=\s*)([!%](?!=).*)", re.DOTALL)
+_ASSIGNED = re.compile(r"([\w.,\s\[\]\"']+=\s*)([!%](?!=).*)", re.DOTALL)
+# What IPython runs as a magic without a %, where it is not Python.
+_AUTOMAGIC = re.compile(
+    r"\s*(?:cat|cd|cp|env|ls|ll|man|mkdir|mv|pip|conda|pwd|rm|rmdir|time|timeit|load_ext|matplotlib)"
+    r"(?:[ \t]+[^=].*|[ \t]*)"
+)
 _HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*$")
 _OLD_CELL_MAGIC = re.compile(r"%(\w+)")  # of Datalab, where one % was enough
 # Cell magics whose body is Python, run in the same namespace.
@@ -118,7 +123,9 @@ def _cell_magic(line: str) -> str:
 
 
 def _looks_like_magic(line: str) -> bool:
-    return bool(_MAGIC.match(line) or _HELP.match(line) or _ASSIGNED.fullmatch(line))
+    return bool(_MAGIC.match(line) or _HELP.match(line) or _ASSIGNED.fullmatch(line)) or (
+        bool(_AUTOMAGIC.fullmatch(line)) and not is_python(line.strip())
+    )
 
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -147,7 +154,8 @@ def _masked(start: int, lines: list[str], commands: list[Command], magics: list[
         return text
     assigned = _ASSIGNED.fullmatch(text)
     head, magic = (assigned[1], assigned[2]) if assigned else _indent(text)
-    commands.append(Command(start + 1, len(head), magic.strip().replace("\\\n", " ")))
+    sign = "%" if _AUTOMAGIC.fullmatch(magic) else ""
+    commands.append(Command(start + 1, len(head), sign + magic.strip().replace("\\\n", " ")))
     place = _PLACE.format(len(magics))
     magics.append(magic)
     return head + (f"({place}" + "\n" * (len(lines) - 1) + ")" if len(lines) > 1 else place)

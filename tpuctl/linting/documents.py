@@ -26,13 +26,14 @@ _LARGEST_SCRIPT = 4 << 20
 _SUFFIXES = (".py", ".ipynb")
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
 _PYTHON_2 = re.compile(
-    r"^\s*print\s+[^=(\s,.]|^\s*print\s*>>|^\s*except\s+[\w.]+\s*,\s*\w+\s*:|^\s*exec\s+[\"'\w]"
-    r"|\bur?'[^']*'|<>|^\s*raise\s+\w+\s*,\s*[\"'\w]|[^\w.]0\d+\b|\d[lL]\b",
+    r"^[ \t]*(?:print[ \t]+[^=(\s,.]|print[ \t]*>>|except[ \t]+[\w.]+[ \t]*,[ \t]*\w+[ \t]*:"
+    r"|exec[ \t]+[\"'\w]|raise[ \t]+\w+[ \t]*,[ \t]*[\"'\w])|\bur?'[^']*'|<>|[^\w.]0\d+\b|\d[lL]\b",
     re.MULTILINE,
 )
 # Syntax of Python 3.11 to 3.14: type parameters, type statements, except*, t-strings.
 _NEWER = re.compile(
-    r"^\s*(?:class|(?:async\s+)?def)\s+\w+\[|^\s*type\s+\w+.*=|^\s*except\*|\bt[\"']", re.MULTILINE
+    r"^[ \t]*(?:(?:class|(?:async[ \t]+)?def)[ \t]+\w+\[|type[ \t]+\w+.*=|except\*)|\bt[\"']",
+    re.MULTILINE,
 )
 TOP: tuple[int, int] = (1, 0)
 
@@ -72,6 +73,24 @@ class Document:
             return None, line
         at = max(0, bisect_right(self.starts, line) - 1)
         return self.cells[at].number, line - self.starts[at] + 1
+
+
+class Columns:
+    """Where the bytes of UTF-8 that `ast` counts are in a line's characters."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.split("\n")
+        self._known: dict[int, list[int]] = {}
+
+    def __call__(self, line: int, offset: int) -> int:
+        """Return the column, from 0, of a byte of a line, from 1."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        if text.isascii():
+            return offset
+        if line not in self._known:
+            self._known[line] = [at for at, letter in enumerate(text) for _ in letter.encode()]
+        known = self._known[line]
+        return known[offset] if offset < len(known) else len(text)
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
@@ -200,21 +219,19 @@ def _joined(path: Path, raw: str, cells: tuple[Cell, ...], metadata: dict[str, A
     text = "\n".join(cell.python for cell in cells)
     problem = None
     if not is_python(text):
-        broken = [cell for cell in cells if not is_python(cell.python)]
-        problem = _broken_cells(broken, dict(zip(cells, starts, strict=True)))
-        text = "\n".join("\n" * c.python.count("\n") if c in broken else c.python for c in cells)
+        broken = {n: cell for n, cell in enumerate(cells) if not is_python(cell.python)}
+        problem = _broken_cells(list(broken.values()), starts[min(broken)]) if broken else None
+        parts = enumerate(cell.python for cell in cells)
+        text = "\n".join("\n" * part.count("\n") if n in broken else part for n, part in parts)
     tree, late = _parsed(text)
     return Document(path, raw, text, tree, cells, tuple(starts), metadata, problem=problem or late)
 
 
-def _broken_cells(broken: list[Cell], starts: dict[Cell, int]) -> Hit | None:
-    if not broken:
-        return None
-    first = broken[0]
-    _, hit = _parsed(first.python)
+def _broken_cells(broken: list[Cell], start: int) -> Hit:
+    _, hit = _parsed(broken[0].python)
     assert hit is not None
     line, column = hit.node if isinstance(hit.node, tuple) else TOP
     others = ", ".join(str(cell.number) for cell in broken[1:])
     more = f" Cells {others} do not parse either." if others else ""
     message = f"{hit.message}{more} The other cells were checked."
-    return Hit(hit.code, (starts[first] + line - 1, column), message)
+    return Hit(hit.code, (start + line - 1, column), message, hit.severity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tpuctl.linting.targets import Target
 
 # An edit inside another one is found again after it; more rounds than this mean a circle.
 _ROUNDS = 6
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
 # Modules that never import a framework.
 _HARMLESS = {*sys.stdlib_module_names, "numpy", "pandas", "matplotlib", "PIL", "scipy", "six"}
 
@@ -45,7 +47,7 @@ def fix(documents: Sequence[Document], target: Target, wanted: Selection) -> Fix
     first = _found(now, target, wanted)
     left = first
     for _ in range(_ROUNDS):
-        if not any(placed.hit.edits for placed in left):
+        if not any(placed.hit.edits or placed.hit.group for placed in left):
             break
         try:
             changed = _applied(now, left)
@@ -73,8 +75,9 @@ def _read(document: Document, raw: str) -> list[Document]:
 def _applied(documents: Sequence[Document], found: Sequence[Placed]) -> str:
     """Return the file's text with the edits of all findings."""
     edits: dict[tuple[ast.AST, str], Edit] = {}
-    for placed in found:
-        for edit in placed.hit.edits:
+    groups = {id(placed.hit.group): placed.hit.group for placed in found}
+    for group in (*(placed.hit.edits for placed in found), *groups.values()):
+        for edit in group:
             edits.setdefault((edit.node, edit.kind), edit)
     if not documents[0].is_notebook:
         return _changed(documents[0].raw, documents[0].text, list(edits.values()), 1)
@@ -191,11 +194,12 @@ def describe_change(document: Document, fixed: Fixed) -> Change:
 
 
 def _diff(old: str, new: str, name: str) -> str:
+    # Not splitlines(): a form feed and the like are within a line, as patch and Python read it.
     lines = difflib.unified_diff(
-        old.splitlines(),
-        new.splitlines(),
+        _LINES.findall(old),
+        _LINES.findall(new),
         f"a/{name.lstrip('/')}",
         f"b/{name.lstrip('/')}",
-        lineterm="",
     )
-    return "".join(f"{line}\n" for line in lines)
+    none = "\n\\ No newline at end of file\n"
+    return "".join(line if line.endswith("\n") else f"{line}{none}" for line in lines)

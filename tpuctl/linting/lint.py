@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from tpuctl.linting.checks import (
     will_fail_notebook,
     will_fail_tensorflow,
 )
-from tpuctl.linting.documents import TOP, Document
+from tpuctl.linting.documents import TOP, Columns, Document
 from tpuctl.linting.models import SEVERITIES, Finding, Hit, Rule, rules
 from tpuctl.linting.port import port
 from tpuctl.linting.program import Program
@@ -38,7 +39,7 @@ CHECKS = (
     *will_crawl_input.CHECKS,
     *will_crawl_steps.CHECKS,
 )
-_IGNORED = re.compile(r"#\s*tpuctl:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
+_IGNORED = re.compile(r"#\s*tpuctl:\s*ignore(?:\[([\w\s,]+)\]|(?![\w\[]))", re.IGNORECASE)
 _CODE = re.compile(r"\{(keras|jax|torch|tensorflow)\}")
 
 
@@ -61,8 +62,7 @@ def selection(select: Iterable[str], ignore: Iterable[str]) -> Selection:
 
     Raises UsageError for one that no rule has.
     """
-    made = Selection(tuple(_codes("--select", select)), tuple(_codes("--ignore", ignore)))
-    return made
+    return Selection(tuple(_codes("--select", select)), tuple(_codes("--ignore", ignore)))
 
 
 def _codes(option: str, given: Iterable[str]) -> Iterator[str]:
@@ -87,23 +87,23 @@ class Placed:
 def check(document: Document, target: Target, wanted: Selection) -> list[Placed]:
     """Return what the rules find in a document, in the order of its lines."""
     target = own_target(document.metadata, target)
-    hits = list(_hits(document, target))
     ignored = _ignored_lines(document)
-    placed: dict[tuple[int, str], Placed] = {}
-    for hit in sorted(hits, key=lambda hit: (*_position(hit), hit.code)):
-        line, column = _position(hit)
-        if not wanted.wants(hit.code) or _is_ignored(hit, ignored):
-            continue
-        # What is not sure is not changed.
-        if (hit.severity or rules()[hit.code].severity) == "maybe":
-            hit = replace(hit, edits=())
-        # A nested call can break one rule several times in a line: one finding, all edits.
-        if known := placed.get((line, hit.code)):
-            merged = Hit(**{**vars(known.hit), "edits": (*known.hit.edits, *hit.edits)})
-            placed[line, hit.code] = Placed(merged, known.finding)
-        else:
-            placed[line, hit.code] = Placed(hit, _finding(document, hit, target, line, column))
-    return list(placed.values())
+    columns = Columns(document.text)
+    # A nested call can break one rule several times in a line: one finding, all edits.
+    found: dict[tuple[int, str], list[Hit]] = defaultdict(list)
+    for hit in sorted(_hits(document, target), key=lambda hit: (*_position(hit), hit.code)):
+        if wanted.wants(hit.code) and not _is_ignored(hit, ignored):
+            found[_position(hit)[0], hit.code].append(hit)
+    return [_placed(document, hits, target, columns) for hits in found.values()]
+
+
+def _placed(document: Document, hits: list[Hit], target: Target, columns: Columns) -> Placed:
+    """Make one finding of the hits of a rule in a line; what is not sure is not changed."""
+    sure = [hit for hit in hits if (hit.severity or rules()[hit.code].severity) != "maybe"]
+    edits = tuple(edit for hit in sure for edit in hit.edits)
+    group = next((hit.group for hit in sure if hit.group), ())
+    hit = replace(sure[0] if sure else hits[0], edits=edits, group=group)
+    return Placed(hit, _finding(document, hit, target, columns))
 
 
 def _hits(document: Document, target: Target) -> Iterator[Hit]:
@@ -119,13 +119,20 @@ def _hits(document: Document, target: Target) -> Iterator[Hit]:
 
 
 def _position(hit: Hit) -> tuple[int, int]:
-    if isinstance(hit.node, tuple):
-        return hit.node
-    return getattr(hit.node, "lineno", 1), getattr(hit.node, "col_offset", 0)
+    node = hit.node
+    if isinstance(node, tuple):
+        return node
+    method = node.func if isinstance(node, ast.Call) else None
+    # A call in a chain of several lines is where its own name is, not where the chain begins.
+    if isinstance(method, ast.Attribute) and method.end_lineno != method.value.lineno:
+        return method.end_lineno or 1, (method.end_col_offset or 0) - len(method.attr.encode())
+    return getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
 
 
-def _finding(document: Document, hit: Hit, target: Target, line: int, column: int) -> Finding:
+def _finding(document: Document, hit: Hit, target: Target, columns: Columns) -> Finding:
     rule = rules()[hit.code]
+    line, offset = _position(hit)
+    column = columns(line, offset)
     cell, line = document.place(line)
     return Finding(
         path=shown(document.path),
@@ -137,7 +144,7 @@ def _finding(document: Document, hit: Hit, target: Target, line: int, column: in
         message=hit.message,
         why=rule.why,
         fix=hit.fix or fix_text(rule, target),
-        fixable=bool(hit.edits),
+        fixable=bool(hit.edits or hit.group),
     )
 
 
@@ -154,17 +161,10 @@ def fix_text(rule: Rule, target: Target) -> str:
 
 def _ignored_lines(document: Document) -> dict[int, frozenset[str]]:
     """Return the codes that each line ignores; an empty set stands for all."""
-    if "tpuctl:" not in document.raw:
-        return {}
-    found = {}
-    text = document.text.splitlines()
-    for number, line in enumerate(text, 1):
-        if comment := _IGNORED.search(line):
-            found[number] = _ignored_codes(comment)
-    for command in document.commands:
-        if comment := _IGNORED.search(command.text):
-            found[command.line] = _ignored_codes(comment)
-    return found
+    lines = enumerate(document.text.split("\n"), 1) if "tpuctl:" in document.text else ()
+    commands = ((command.line, command.text) for command in document.commands)
+    comments = ((number, _IGNORED.search(text)) for number, text in (*lines, *commands))
+    return {number: _ignored_codes(comment) for number, comment in comments if comment}
 
 
 def _ignored_codes(comment: re.Match[str]) -> frozenset[str]:

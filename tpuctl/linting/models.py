@@ -18,16 +18,8 @@ FAMILIES = ("files", "gone", "moving", "will_fail", "will_crawl")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a fact is from, and its date."""
-
-    what: str
-    date: str
-
-
-@dataclass(frozen=True)
 class Rule:
-    """One rule; the examples are its documentation and its test."""
+    """One rule; the examples are its documentation and its test. A source ends with its date."""
 
     code: str
     family: str
@@ -35,7 +27,7 @@ class Rule:
     title: str
     why: str
     fix: str
-    sources: tuple[Source, ...]
+    sources: tuple[str, ...]
     bad: str
     good: str
 
@@ -47,17 +39,9 @@ def rules() -> dict[str, Rule]:
     for family in FAMILIES:
         document = json.loads((DATA / f"{family}.json").read_text(encoding="utf-8"))
         for entry in document["rules"]:
-            made[entry["code"]] = Rule(
-                code=entry["code"],
-                family=family,
-                severity=entry["severity"],
-                title=entry["title"],
-                why=entry["why"],
-                fix=entry["fix"],
-                sources=tuple(Source(**source) for source in entry["sources"]),
-                bad="\n".join(entry["bad"]) + "\n",
-                good="\n".join(entry["good"]) + "\n",
-            )
+            entry["sources"] = tuple(entry["sources"])
+            examples = {name: "\n".join(entry[name]) + "\n" for name in ("bad", "good")}
+            made[entry["code"]] = Rule(**{**entry, **examples, "family": family})
     return made
 
 
@@ -79,7 +63,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Hit:
-    """What a check found, before it is placed in a file."""
+    """What a check found, before it is placed in a file; `group` is made whole, or not at all."""
 
     code: str
     node: ast.AST | tuple[int, int]
@@ -87,6 +71,7 @@ class Hit:
     severity: Severity | None = None
     fix: str | None = None
     edits: tuple[Edit, ...] = ()
+    group: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,21 +32,19 @@ def look_at_own_notebook(
     VS Code names the file in the kernel, Jupyter in JPY_SESSION_NAME, Colab nowhere.
     """
     path = _file(environment)
+    nothing = OwnNotebook(str(path), 0, None, None, None, None, None, why_null=None)
     if path is None:
-        if not runtime.startswith("colab"):
-            return None
-        return OwnNotebook(None, 0, None, None, None, None, None, why_null=_COLAB)
+        colab = replace(nothing, path=None, why_null=_COLAB)
+        return colab if runtime.startswith("colab") else None
     documents = read_documents(path)
     where = own_target(documents[0].metadata, target(None))
     placed = (each for document in documents for each in check(document, where, Selection()))
     found = ordered(each.finding for each in placed)
     worst = most_severe(found)
     if worst is None:
-        return OwnNotebook(str(path), 0, None, None, None, None, None, None)
-    return OwnNotebook(
-        str(path), len(found), worst.cell, worst.line, worst.code, worst.severity, worst.message,
-        why_null=None,
-    )  # fmt: skip
+        return nothing
+    named = {name: getattr(worst, name) for name in ("cell", "line", "code", "severity", "message")}
+    return replace(nothing, findings=len(found), **named)
 
 
 def _file(environment: Mapping[str, str]) -> Path | None:

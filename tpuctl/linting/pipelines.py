@@ -6,9 +6,13 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from tpuctl.linting.program import Program
-from tpuctl.linting.scope import FUNCTIONS
+from tpuctl.linting.scope import argument
+
+if TYPE_CHECKING:
+    from tpuctl.linting.program import Program
+    from tpuctl.linting.scope import Function
 
 _SOURCES = (
     "tf.data.Dataset.", "tf.data.TFRecordDataset", "tf.data.TextLineDataset",
@@ -26,20 +30,22 @@ _OWN = {
 }  # fmt: skip
 METHODS = _COMMON | _OWN
 _DEEPEST, _LONGEST = 40, 40
-_DECODERS = (
-    "tf.io.decode_jpeg", "tf.image.decode_jpeg", "tf.io.decode_image", "tf.image.decode_image",
-    "tf.io.decode_png", "tf.image.decode_png", "tf.io.decode_and_crop_jpeg",
-    "tf.image.decode_and_crop_jpeg",
-)  # fmt: skip
-_RESIZERS = (
-    "tf.image.resize", "tf.image.resize_with_pad", "tf.image.resize_with_crop_or_pad",
-    "tf.compat.v1.image.resize_images", "tf.image.resize_images",
-)  # fmt: skip
-_RANDOM = (
-    "tf.image.random_", "tf.random.", "tf.image.stateless_", "tf.image.sample_distorted",
-    "keras.layers.Random", "tf.keras.layers.Random",
-)  # fmt: skip
 PYTHON_FUNCTIONS = ("tf.py_function", "tf.numpy_function", "tf.compat.v1.py_func", "tf.py_func")
+# What functions given to `map` may do, and the beginnings of the calls that do it.
+_WORK = {
+    "decode": (
+        "tf.io.decode_jpeg", "tf.image.decode_jpeg", "tf.io.decode_image", "tf.image.decode_image",
+        "tf.io.decode_png", "tf.image.decode_png", "tf.io.decode_and_crop_jpeg",
+        "tf.image.decode_and_crop_jpeg",
+    ),
+    "resize": ("tf.image.resize", "tf.compat.v1.image.resize_images"),
+    "augment": (
+        "tf.image.random_", "tf.random.", "tf.image.stateless_", "tf.image.sample_distorted",
+        "keras.layers.Random", "tf.keras.layers.Random",
+    ),
+    "python": PYTHON_FUNCTIONS,
+    "float": ("tf.image.convert_image_dtype",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,32 +81,29 @@ class Pipelines:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[ast.expr, Pipeline | None] = {}
+        self._known: dict[ast.AST, Pipeline | None] = {}
+        self._work: dict[ast.AST, frozenset[str]] = {}
 
     @cached_property
     def calls(self) -> list[tuple[ast.Call, Pipeline]]:
         """Every call of a method of a data set, with the steps up to and with it."""
-        if not self._uses_tensorflow:
+        if "tf" not in self._program.modules:
             return []
-        found = [(call, self.of(call)) for call in self._program.methods(*METHODS)]
+        # In the order in which they run: each call of a chain needs the one before it.
+        calls = sorted(self._program.methods(*METHODS), key=_end)
+        found = [(call, pipeline) for call in calls if (pipeline := self.of(call))]
         # A map alone could be of many classes; a batch() after it tells what it is.
-        sure = {s.call for _, p in found if p and _is_tf_data(p) for s in p.steps}
-        return [(call, pipeline) for call, pipeline in found if pipeline and call in sure]
-
-    @property
-    def _uses_tensorflow(self) -> bool:
-        return any(path == "tf" or path.startswith("tf.") for _, path in self._program.imports)
+        sure = {step.call for _, each in found if _is_tf_data(each) for step in each.steps}
+        return [(call, pipeline) for call, pipeline in found if call in sure]
 
     def of(self, node: ast.expr, depth: int = 0) -> Pipeline | None:
         """Return the pipeline that an expression is, or None."""
         if node not in self._known:
             self._known[node] = None
-            self._known[node] = self._find(node, depth)
+            self._known[node] = self._find(node, depth) if depth < _DEEPEST else None
         return self._known[node]
 
     def _find(self, node: ast.expr, depth: int) -> Pipeline | None:
-        if depth > _DEEPEST:
-            return None
         if isinstance(node, ast.Name):
             value = self._program.last_value(node)
             return self.of(value, depth + 1) if value is not None else None
@@ -113,62 +116,46 @@ class Pipelines:
             base = self.of(node.func.value, depth + 1) or Pipeline((), is_whole=False)
             steps = (*base.steps[-_LONGEST:], Step(node.func.attr, node))
             return Pipeline(steps, base.is_whole and len(base.steps) <= _LONGEST)
-        return self._returned(node, depth)
+        function = self._program.definition(node.func)
+        return self._returned(function, depth) if function else None
 
-    def _returned(self, call: ast.Call, depth: int) -> Pipeline | None:
+    def _returned(self, function: Function, depth: int) -> Pipeline | None:
         """Return the pipeline that a function of the program returns."""
-        for function in self._program.definitions(call.func):
-            returns = [
-                child.value
-                for child in ast.walk(function)
-                if isinstance(child, ast.Return) and child.value is not None
-            ]
-            if len(returns) == 1 and (found := self.of(returns[0], depth + 1)):
-                return found
-        return None
+        if function not in self._known:
+            self._known[function] = None
+            values = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value]
+            one = self.of(values[0], depth + 1) if len(values) == 1 else None
+            self._known[function] = one
+        return self._known[function]
 
-    def called_in(self, call: ast.Call) -> set[str]:
-        """Return the paths of all functions that the function given to a `map` calls."""
-        found: set[str] = set()
-        if call.args:
-            self._collect(call.args[0], found, set())
-        return found
+    def work(self, call: ast.Call) -> frozenset[str]:
+        """Say what the function given to a `map` does: decode, resize, augment, python, float."""
+        return self._of_function(call.args[0], 0) if call.args else frozenset()
 
-    def _collect(self, function: ast.expr, found: set[str], seen: set[ast.AST]) -> None:
-        found.add(self._program.path(function))
-        for definition in self._program.definitions(function):
-            if definition in seen:
-                continue
-            seen.add(definition)
-            for child in ast.walk(definition):
-                if isinstance(child, ast.Call):
-                    self._collect(child.func, found, seen)
-                elif isinstance(child, FUNCTIONS):
-                    seen.add(child)
+    def _of_function(self, given: ast.expr, depth: int) -> frozenset[str]:
+        path = self._program.path(given)
+        found = {kind for kind, paths in _WORK.items() if path.startswith(paths)}
+        function = self._program.definition(given)
+        if function is None or depth > _DEEPEST:
+            return frozenset(found)
+        if function not in self._work:
+            self._work[function] = frozenset()  # ends circles
+            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+            for call in calls:
+                found |= self._of_function(call.func, depth + 1)
+                kind = argument(call, 1, "dtype")
+                if self._program.called(call) == "tf.cast" and kind is not None:
+                    found |= {"float"} if self._program.path(kind) == "tf.float32" else set()
+            self._work[function] = frozenset(found)
+        return self._work[function]
+
+
+def _end(call: ast.Call) -> tuple[int, int]:
+    return call.end_lineno or 0, call.end_col_offset or 0
 
 
 def _is_tf_data(pipeline: Pipeline) -> bool:
     return pipeline.is_whole or bool(_OWN.intersection(pipeline.names))
-
-
-def decodes(called: set[str]) -> bool:
-    """Whether a function decodes images."""
-    return bool(called.intersection(_DECODERS))
-
-
-def resizes(called: set[str]) -> bool:
-    """Whether a function resizes images."""
-    return bool(called.intersection(_RESIZERS))
-
-
-def augments(called: set[str]) -> bool:
-    """Whether a function changes examples at random."""
-    return any(path.startswith(_RANDOM) for path in called)
-
-
-def runs_python(called: set[str]) -> bool:
-    """Whether a function calls back into Python."""
-    return bool(called.intersection(PYTHON_FUNCTIONS))
 
 
 def repeats_forever(steps: tuple[Step, ...]) -> bool:
@@ -178,11 +165,10 @@ def repeats_forever(steps: tuple[Step, ...]) -> bool:
     )
 
 
-def loops_over(program: Program, pipelines: Pipelines) -> Iterator[tuple[ast.expr, Pipeline]]:
+def consumed(program: Program) -> Iterator[Pipeline]:
     """Yield the data sets that a training consumes: given to fit, or looped over."""
-    for call in program.methods("fit", "fit_generator", "experimental_distribute_dataset"):
-        if call.args and (pipeline := pipelines.of(call.args[0])):
-            yield call.args[0], pipeline
-    for loop in program.nodes[ast.For]:
-        if pipeline := pipelines.of(loop.iter):
-            yield loop.iter, pipeline
+    calls = program.methods("fit", "fit_generator", "experimental_distribute_dataset")
+    given = [call.args[0] for call in calls if call.args]
+    for node in (*given, *(loop.iter for loop in program.nodes[ast.For])):
+        if pipeline := program.pipelines.of(node):
+            yield pipeline

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
 from tpuctl.linting.checks.gone import lookup, only_in_tf_keras
 from tpuctl.linting.checks.gone_hosted import RESOLVERS, STRATEGIES
 from tpuctl.linting.models import Edit, Hit
-from tpuctl.linting.program import Program, argument
-from tpuctl.linting.scope import canonical
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument, canonical, root
 
 BACKEND = 'os.environ["KERAS_BACKEND"] = "jax"  # before the first import of keras'
 _DEVICES = "keras.distribution.list_devices()"
@@ -47,27 +47,20 @@ _RENAMED = {
 
 def port(program: Program, hits: list[Hit]) -> list[Hit]:
     """Give the hits about the set-up of a TPU the edits that port it, if all of it can be."""
-    reasons = [hit for hit in hits if hit.code in _REASONS and _is_error(hit)]
-    if not reasons or ("COLAB_TPU_ADDR" not in program.document.text and not _has_setup(program)):
+    reasons = [hit for hit in hits if hit.code in _REASONS and hit.severity in (None, "error")]
+    has_setup = any(program.calls_of(*RESOLVERS, *STRATEGIES, _TO_TPU))
+    if not reasons or ("COLAB_TPU_ADDR" not in program.document.text and not has_setup):
         return hits
     work = _Port(program)
     group = work.edits()
     if not group:
         return hits
     return [
-        replace(hit, edits=(*hit.edits, *group))
+        replace(hit, group=group)
         if hit.code in _PORTED and isinstance(hit.node, ast.AST) and work.covers(hit.node)
         else hit
         for hit in hits
     ]
-
-
-def _is_error(hit: Hit) -> bool:
-    return hit.severity in (None, "error")
-
-
-def _has_setup(program: Program) -> bool:
-    return any(program.calls_of(*RESOLVERS, *STRATEGIES, _TO_TPU))
 
 
 class _Port:
@@ -130,17 +123,10 @@ class _Port:
         is_text = isinstance(value, (ast.BinOp, ast.JoinedStr, ast.Name))
         if is_text and any(found.get(name) == "address" for name in names):
             return "address"
-        return (
-            "address"
-            if any(
-                isinstance(n, ast.Attribute)
-                and n.attr in ("get_master", "master")
-                and isinstance(n.value, ast.Name)
-                and found.get(n.value.id) == "resolver"
-                for n in inside
-            )
-            else ""
-        )
+        masters = [n for n in inside if getattr(n, "attr", "") in ("get_master", "master")]
+        owners = (root(node) for node in masters)
+        asks = any(owner and found.get(owner.id) == "resolver" for owner in owners)
+        return "address" if asks else ""
 
     def _setup(self) -> None:
         """Remove what makes addresses, resolvers and strategies, and what connects to them."""
@@ -163,7 +149,7 @@ class _Port:
     def _models(self) -> None:
         """Keep the model of keras_to_tpu_model, and drop assertions that there is a TPU."""
         program = self._program
-        for assertion in (n for n in program.statements if isinstance(n, ast.Assert)):
+        for assertion in program.nodes[ast.Assert]:
             if "COLAB_TPU_ADDR" in ast.dump(assertion.test):
                 self._add(assertion, "statement", f"print({_DEVICES})")
         for call in program.calls_of(_TO_TPU):
@@ -232,20 +218,14 @@ class _Port:
 
     def _is(self, node: ast.expr, kind: str) -> bool:
         """Whether an expression begins with a name of a kind."""
-        while isinstance(node, (ast.Call, ast.Attribute)):
-            node = node.func if isinstance(node, ast.Call) else node.value
-        return isinstance(node, ast.Name) and self._tainted.get(node.id) == kind
+        owner = root(node.func if isinstance(node, ast.Call) else node)
+        return owner is not None and self._tainted.get(owner.id) == kind
 
     def _open_uses(self) -> Iterator[ast.Name]:
         """Yield the uses of the old set-up that no edit covers yet."""
-        for node in self._program.references:
-            root: ast.expr = node
-            while isinstance(root, ast.Attribute):
-                root = root.value
-            if isinstance(root, ast.Name) and root.id in self._tainted and not self.covers(root):
-                yield root
-        for name in self._program.names_in_chains:
-            if name.id in self._tainted and not self.covers(name):
+        for name in self._program.nodes[ast.Name]:
+            is_use = isinstance(name.ctx, ast.Load) and name.id in self._tainted
+            if is_use and not self.covers(name):
                 yield name
 
     def _names(self) -> None:
@@ -255,21 +235,23 @@ class _Port:
                 continue
             if path.startswith("tf.keras."):
                 new = _keras_name(path)
-                root = _root(node)
-                if new and root is not None and self._program.path(root) == "tf":
+                if new and self._program.path(root(node)) == "tf":
                     self._add(node, "replace", new)
             elif _RENAMED.get(path):
                 self._add(node, "replace", _RENAMED[path])
 
     def _imports(self) -> None:
         """Import from keras, and drop the imports that nothing uses any more."""
-        for node in self._program.statements:
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                self._import_from(node)
-            elif isinstance(node, ast.Import):
-                self._import(node)
+        names = self._program.nodes[ast.Name]
+        uses = (name for name in names if isinstance(name.ctx, ast.Load))
+        used = {name.id for name in uses if not self.covers(name)}
+        for node in self._program.nodes[ast.ImportFrom]:
+            if not node.level:
+                self._import_from(node, used)
+        for node in self._program.nodes[ast.Import]:
+            self._import(node, used)
 
-    def _import_from(self, node: ast.ImportFrom) -> None:
+    def _import_from(self, node: ast.ImportFrom, used: set[str]) -> None:
         module = canonical(f"{node.module}.")[:-1]
         names = [f"{module}.{alias.name}" for alias in node.names]
         if module == "tf" and [alias.name for alias in node.names] == ["keras"]:
@@ -278,17 +260,19 @@ class _Port:
         elif module.startswith("tf.keras") and all(map(_keras_name, names)):
             listed = ", ".join(_as_written(alias) for alias in node.names)
             self._add(node, "statement", f"from {module[3:]} import {listed}")
-        elif module.startswith(("tf.contrib", "tf.python")) and not self._is_used(node.names):
+        elif module.startswith(("tf.contrib", "tf.python")) and not used & set(
+            map(_bound_name, node.names)
+        ):
             self._add(node, "remove")
 
-    def _import(self, node: ast.Import) -> None:
+    def _import(self, node: ast.Import, used: set[str]) -> None:
         left, changed = [], False
         for alias in node.names:
             path = canonical(f"{alias.name}.")[:-1]
             written = _as_written(alias)
             if path.startswith("tf.keras") and alias.asname and _keras_name(path):
                 written = f"{path[3:]} as {alias.asname}"
-            elif path in ("tf", "tf.compat.v1") and not self._is_used([alias]):
+            elif path in ("tf", "tf.compat.v1") and _bound_name(alias) not in used:
                 written = ""
             changed |= written != _as_written(alias)
             left += [written] if written else []
@@ -297,23 +281,14 @@ class _Port:
         elif changed:
             self._add(node, "remove")
 
-    def _is_used(self, names: Iterable[ast.alias]) -> bool:
-        """Whether a use of an imported name is left after the edits."""
-        bound = {alias.asname or alias.name.partition(".")[0] for alias in names}
-        return any(
-            name.id in bound and not self.covers(name) for name in self._program.names_in_chains
-        )
+
+def _bound_name(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def _method(node: ast.AST) -> str:
     func = node.func if isinstance(node, ast.Call) else None
     return func.attr if isinstance(func, ast.Attribute) else ""
-
-
-def _root(node: ast.expr) -> ast.Name | None:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node if isinstance(node, ast.Name) else None
 
 
 def _keras_name(path: str) -> str | None:

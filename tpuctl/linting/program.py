@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Literal
 
 from tpuctl.linting.documents import Document
-from tpuctl.linting.scope import FUNCTIONS, Index
+from tpuctl.linting.models import Severity
+from tpuctl.linting.pipelines import Pipelines
+from tpuctl.linting.scope import FUNCTIONS, LOOPS, Function, Index
 from tpuctl.linting.targets import Target
 
 _MOST_VALUES = 8
@@ -29,6 +32,10 @@ COMPILERS = (
     "jax.jit", "jax.pmap", "jax.experimental.pjit.pjit", "flax.nnx.jit", "jax.shard_map",
     "jax.experimental.shard_map.shard_map", "equinox.filter_jit",
 )  # fmt: skip
+_MISSING = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"}
+_STEPS = ("backward", "apply_gradients", "optimizer_step", "train_on_batch", "update")
+_WRAPPERS = (*COMPILERS, "functools.partial", "tf.function")
+_DEEPEST_DEFINITION = 3
 
 
 class Program(Index):
@@ -38,6 +45,7 @@ class Program(Index):
         super().__init__(document.tree)
         self.document = document
         self.target = target
+        self._guards: dict[ast.AST, bool] = {}
         self._read: dict[tuple[str, int], object] = {}
 
     @cached_property
@@ -83,18 +91,18 @@ class Program(Index):
         )
 
     @cached_property
-    def statements(self) -> list[ast.stmt]:
-        """Every statement, also in blocks."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+    def torch_xla_sureness(self) -> Severity:
+        """How sure it is that this runs on PyTorch/XLA, which it may import if it is there."""
+        for alias, path in self.imports:
+            top = self.parents.get(self.parents[alias]) is self.tree
+            if top and path.partition(".")[0] == "torch_xla":
+                return "warning"
+        return "maybe"
 
     @cached_property
-    def names_in_chains(self) -> list[ast.Name]:
-        """Every use of a plain name, also at the beginning of a dotted one."""
-        return [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        ]
+    def pipelines(self) -> Pipelines:
+        """The input pipelines of tf.data."""
+        return Pipelines(self)
 
     @property
     def is_for_gpu(self) -> bool:
@@ -201,24 +209,53 @@ class Program(Index):
             self._of_name("count", node, self.counts_replicas)
         )
 
+    def trains(self, loop: ast.AST) -> bool:
+        """Whether a loop makes training steps."""
+        return loop in self._trainings
+
+    @cached_property
+    def _trainings(self) -> set[ast.AST]:
+        found: set[ast.AST] = set()
+        for call in self.calls:
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            name = (call.func.id if isinstance(call.func, ast.Name) else name).lower()
+            if name in _STEPS or ("step" in name and ("train" in name or "update" in name)):
+                found.update(outer for outer in self.ancestors(call) if isinstance(outer, LOOPS))
+        return found
+
+    def is_guarded(self, node: ast.AST) -> bool:
+        """Whether the program expects that a name may be missing: try, or a look at the version."""
+        inside = node
+        for outer in self.ancestors(node):
+            if outer not in self._guards:
+                self._guards[outer] = _expects_missing(outer)
+            if isinstance(outer, ast.Try):
+                if self._guards[outer] and inside.lineno < outer.handlers[0].lineno:  # type: ignore[attr-defined]
+                    return True
+            elif self._guards[outer] and inside is not outer.test:  # type: ignore[attr-defined]
+                return True
+            inside = outer
+        return False
+
     def is_compiled(self, node: ast.AST) -> bool:
         """Whether a node is inside a function that JAX compiles."""
-        return any(function in self._compiled for function in self._functions_around(node))
-
-    def _functions_around(self, node: ast.AST) -> Iterator[ast.AST]:
-        yield from (outer for outer in self.ancestors(node) if isinstance(outer, FUNCTIONS))
+        return any(outer in self._compiled for outer in self.ancestors(node))
 
     @cached_property
     def _compiled(self) -> set[ast.AST]:
-        found: set[ast.AST] = set()
-        for node in self.nodes[ast.FunctionDef]:
-            assert isinstance(node, ast.FunctionDef)
-            if any(self.compiles(decorator) for decorator in node.decorator_list):
-                found.add(node)
-        for call in self.calls_of(*COMPILERS):
-            if call.args:
-                found.update(self.definitions(call.args[0]))
-        return found
+        given = (call.args[0] for call in self.calls_of(*COMPILERS) if call.args)
+        decorated = (
+            node
+            for node in self.nodes[ast.FunctionDef]
+            if any(map(self.compiles, node.decorator_list))
+        )
+        return {*filter(None, map(self.definition, given)), *decorated}
+
+    @cached_property
+    def replicated(self) -> set[ast.AST]:
+        """The functions that strategy.run executes on the replicas."""
+        runs = self.methods("run", "experimental_run_v2")
+        return {*filter(None, (self.definition(call.args[0]) for call in runs if call.args))}
 
     def compiles(self, decorator: ast.expr) -> bool:
         """Whether a decorator is jit, or partial(jit, ...)."""
@@ -228,17 +265,28 @@ class Program(Index):
             return self.path(inner if partial else decorator.func) in COMPILERS
         return self.path(decorator) in COMPILERS
 
-    def definitions(self, node: ast.expr) -> list[ast.AST]:
-        """Return the functions or lambdas that an expression stands for."""
-        if isinstance(node, ast.Lambda):
-            return [node]
-        if isinstance(node, ast.Name) and (found := self.bindings(node)):
-            return [
-                binding.node
-                for binding in found[1]
-                if isinstance(binding.node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            ]
-        return []
+    def definition(self, node: ast.expr | None) -> Function | None:
+        """Return the function or lambda that an expression stands for, also compiled or partial."""
+        for _ in range(_DEEPEST_DEFINITION):
+            if isinstance(node, ast.Name):
+                binding = self.last_binding(node)
+                if binding and isinstance(binding.node, FUNCTIONS):
+                    return binding.node
+                node = binding.value if binding else None
+            elif isinstance(node, ast.Call) and self.path(node.func) in _WRAPPERS and node.args:
+                node = node.args[0]
+        return node if isinstance(node, ast.Lambda) else None
+
+
+def _expects_missing(node: ast.AST) -> bool:
+    """Whether a try or an if is there because a name may be missing."""
+    if isinstance(node, ast.Try):
+        types = [handler.type for handler in node.handlers]
+        names = {n.id for kind in types if kind for n in ast.walk(kind) if isinstance(n, ast.Name)}
+        return None in types or bool(names & _MISSING)
+    if isinstance(node, (ast.If, ast.IfExp)):
+        return bool(re.search(r"ersion|VERSION|hasattr", ast.dump(node.test)))
+    return False
 
 
 def _is_plain(value: object) -> bool:
@@ -262,27 +310,3 @@ def _arithmetic(op: ast.operator, left: object, right: object) -> object:
     if isinstance(op, ast.FloorDiv):
         return left // right if right else None
     return None
-
-
-def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
-    """Return an argument of a call by position or keyword; None if it is not given."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    if position is not None and position < len(call.args):
-        if any(isinstance(given, ast.Starred) for given in call.args[: position + 1]):
-            return None
-        return call.args[position]
-    return None
-
-
-def has_keyword(call: ast.Call, *names: str) -> bool:
-    """Whether a call has one of the keywords, or ** with any."""
-    return any(keyword.arg is None or keyword.arg in names for keyword in call.keywords)
-
-
-def has_stars(call: ast.Call) -> bool:
-    """Whether a call has * or ** arguments, so that what it is given is not known."""
-    return any(isinstance(given, ast.Starred) for given in call.args) or any(
-        keyword.arg is None for keyword in call.keywords
-    )

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from tpuctl.diagnosis.explain import Explanation, Match
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, WriteError
 from tpuctl.linting.documents import Document, find_files, read_documents
 from tpuctl.linting.fix import Fixed, describe_change, fix
 from tpuctl.linting.lint import Selection, check, fix_text, ordered, selection, shown
@@ -27,7 +27,7 @@ def lint_paths(
 ) -> Linting:
     """Check files and folders; `fixes` changes the files, `diff` only says how.
 
-    Raises UsageError, NotFoundError, WriteError, and MissingExtraError for fixes without LibCST.
+    Raises UsageError, NotFoundError, and MissingExtraError for fixes without LibCST.
     """
     if not paths:
         raise UsageError("There is nothing to lint.", hint="tpuctl lint train.py notebooks/")
@@ -45,18 +45,15 @@ def lint_paths(
             found += _findings(documents, where, wanted)
             continue
         done = fix(documents, where, wanted)
-        if done.raw != documents[0].raw:
+        notes += [done.note] if done.note else []
+        is_new = done.raw != documents[0].raw
+        problem = _write(documents[0], done) if is_new and not diff else None
+        notes += [f"{shown(path)} was not changed: {problem}"] if problem else []
+        if is_new and not problem:
             changes.append(describe_change(documents[0], done))
             fixed += done.fixed
-        notes += [done.note] if done.note else []
-        if diff:
-            found += _findings(documents, where, wanted)
-            continue
-        found += [placed.finding for placed in done.left]
-        if done.raw != documents[0].raw and not _write(documents[0], done):
-            notes.append(
-                f"{shown(path)} was not changed: it was modified while it was being checked."
-            )
+        as_before = diff or problem
+        found += _findings(documents, where, wanted) if as_before else _left(done)
     return Linting(ordered(found), files, fixed, where.name, tuple(changes), diff, tuple(notes))
 
 
@@ -64,15 +61,22 @@ def _findings(documents: Sequence[Document], where: Target, wanted: Selection) -
     return [placed.finding for each in documents for placed in check(each, where, wanted)]
 
 
-def _write(document: Document, fixed: Fixed) -> bool:
-    """Write a file's new text where a link leads, unless somebody else has changed it."""
+def _left(done: Fixed) -> list[Finding]:
+    return [placed.finding for placed in done.left]
+
+
+def _write(document: Document, fixed: Fixed) -> str | None:
+    """Write a file's new text where a link leads; return why it could not be written."""
     path = document.path.resolve()
-    with open_regular(path) as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if file.read() != document.raw.encode(document.encoding):
-            return False
-    write_atomically(path, fixed.raw.encode(document.encoding), mode=mode)
-    return True
+    try:
+        with open_regular(path) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if file.read() != document.raw.encode(document.encoding):
+                return "it was modified while it was being checked."
+        write_atomically(path, fixed.raw.encode(document.encoding), mode=mode)
+    except (WriteError, OSError) as error:
+        return str(error)
+    return None
 
 
 def explain_rules(text: str) -> Explanation | None:
@@ -89,7 +93,7 @@ def explain_rules(text: str) -> Explanation | None:
             f"{_indented(rule.good)}",
             fix_command=f"tpuctl lint --select {rule.code} --diff .",
             confidence="high",
-            source="; ".join(f"{source.what} ({source.date})" for source in rule.sources),
+            source="; ".join(rule.sources),
             family="lint",
             matched=rule.code,
             parts={},

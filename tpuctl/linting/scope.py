@@ -8,8 +8,9 @@ import ast
 import builtins
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -17,10 +18,17 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _INNER_SCOPES = frozenset((*FUNCTIONS, ast.ClassDef, *COMPREHENSIONS))
-_COLLECTED = frozenset((ast.Call, ast.Name, ast.Attribute))
 _SKIPPED = frozenset((ast.Load, ast.Store, ast.Del))
 # The kinds of nodes that rules look at one by one.
-_KEPT = frozenset((ast.Assign, ast.Constant, ast.JoinedStr, ast.With, ast.For, ast.FunctionDef))
+_KEPT = frozenset((
+    ast.Assign, ast.Constant, ast.JoinedStr, ast.With, ast.For, ast.FunctionDef, ast.Assert,
+    ast.Import, ast.ImportFrom, ast.Name,
+))  # fmt: skip
+_BINDING = frozenset((
+    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.arg,
+    ast.comprehension, ast.withitem, ast.ExceptHandler, ast.FunctionDef, ast.AsyncFunctionDef,
+    ast.ClassDef, ast.MatchAs, ast.MatchStar,
+))  # fmt: skip
 # The names under which libraries are looked up, longest first.
 _CANONICAL = (
     ("tensorflow.contrib.tpu.python.tpu.keras_support.", "tf.contrib.tpu."),
@@ -29,6 +37,9 @@ _CANONICAL = (
     ("tensorflow.", "tf."),
 )
 _DEEPEST_ALIAS = 8
+# Only long chains of elif, calls or sums are deeper, and to look up from each of their links would
+# take a time that grows with the square.
+_DEEPEST = 100
 
 
 @dataclass
@@ -40,13 +51,24 @@ class Binding:
     value: ast.expr | None = None
 
 
+class Bindings(list[Binding]):
+    """The bindings of one name in one scope, in source order."""
+
+    paths: set[str] | None = None
+
+    def before(self, line: int) -> Binding | None:
+        """Return the last binding above a line."""
+        at = bisect_left(self, line, key=lambda binding: _position(binding.node)[0])
+        return self[at - 1] if at else None
+
+
 @dataclass
 class Scope:
     """The names that a module, class, function or comprehension binds."""
 
     node: ast.AST
     parent: "Scope | None"
-    bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    bindings: dict[str, Bindings] = field(default_factory=lambda: defaultdict(Bindings))
 
 
 class Index:
@@ -55,27 +77,68 @@ class Index:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.parents: dict[ast.AST, ast.AST] = {}
-        self.scopes: dict[ast.AST, Scope] = {tree: Scope(tree, None)}
         self.calls: list[ast.Call] = []
         self.references: list[ast.Name | ast.Attribute] = []
         self.imports: list[tuple[ast.alias, str]] = []
         self.nodes: dict[type[ast.AST], list[Any]] = defaultdict(list)
+        self._scopes: dict[ast.AST, Scope] = {}
         self._paths: dict[ast.AST, str] = {}
-        _Walk(self).visit(tree, self.scopes[tree])
-        self._sort()
-
-    def _sort(self) -> None:
-        self.calls.sort(key=_position)
-        self.references.sort(key=_position)
+        self._walk(Scope(tree, None))
+        kinds: list[list[Any]] = [self.calls, self.references, *self.nodes.values()]
+        for nodes in kinds:
+            nodes.sort(key=_position)
         self.imports.sort(key=lambda found: _position(found[0]))
-        for kept in self.nodes.values():
-            kept.sort(key=_position)
-        for scope in self.scopes.values():
+
+    def _walk(self, top: Scope) -> None:
+        stack: list[tuple[ast.AST, Scope]] = [(self.tree, top)]
+        scopes = [top]
+        while stack:
+            node, scope = stack.pop()
+            self._collect(node, scope)
+            if type(node) in _INNER_SCOPES:
+                scope = Scope(node, scope)
+                scopes.append(scope)
+            for child in ast.iter_child_nodes(node):
+                if type(child) not in _SKIPPED:
+                    self.parents[child] = node
+                    stack.append((child, scope))
+        for scope in scopes:
             for bindings in scope.bindings.values():
                 bindings.sort(key=lambda binding: _position(binding.node))
 
+    def _collect(self, node: ast.AST, scope: Scope) -> None:
+        kind = type(node)
+        self._scopes[node] = scope
+        if kind in _KEPT:
+            self.nodes[kind].append(node)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._bind_imports(node, scope)
+        elif kind in _BINDING:
+            for name, binding in _bound(node):
+                scope.bindings[name].append(binding)
+        elif isinstance(node, ast.Call):
+            self.calls.append(node)
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            # A name that is only the beginning of a longer dotted one is part of that.
+            begins = isinstance(self.parents[node], ast.Attribute)
+            self.references += [] if begins else [node]
+
+    def _bind_imports(self, node: Any, scope: Scope) -> None:
+        is_from = isinstance(node, ast.ImportFrom)
+        base = "." * node.level + (node.module or "") if is_from else ""
+        for alias in node.names:
+            path = f"{base}.{alias.name}" if is_from else alias.name
+            self.imports.append((alias, canonical(path)))
+            if not is_from and not alias.asname:
+                path = path.partition(".")[0]
+            name = alias.asname or path.rpartition(".")[2]
+            scope.bindings[name].append(Binding(alias, path=path))
+
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, innermost first."""
+        return islice(self._ancestors(node), _DEEPEST)
+
+    def _ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         while parent := self.parents.get(node):
             yield parent
             node = parent
@@ -93,7 +156,7 @@ class Index:
                 break
             # What is iterated over, and the else branch, run once.
             once = isinstance(outer, (ast.For, ast.AsyncFor)) and (
-                inside is outer.iter or inside in outer.orelse
+                inside is outer.iter or _is_after(inside, outer.orelse)
             )
             if isinstance(outer, LOOPS) and not once:
                 found.append(outer)
@@ -102,22 +165,12 @@ class Index:
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         """Return the statement that a node is part of."""
-        while not isinstance(node, ast.stmt):
-            if (parent := self.parents.get(node)) is None:
-                return None
-            node = parent
-        return node
+        around = (each for each in (node, *self.ancestors(node)) if isinstance(each, ast.stmt))
+        return next(around, None)
 
-    def scope(self, node: ast.AST) -> Scope:
-        """Return the scope in which a node is evaluated."""
-        for outer in self.ancestors(node):
-            if outer in self.scopes:
-                return self.scopes[outer]
-        return self.scopes[self.tree]
-
-    def bindings(self, name: ast.Name) -> tuple[Scope, list[Binding]] | None:
+    def bindings(self, name: ast.Name) -> tuple[Scope, Bindings] | None:
         """Find the scope that binds a name and its bindings there; None for a builtin."""
-        scope: Scope | None = self.scope(name)
+        scope: Scope | None = self._scopes[name]
         first = scope
         while scope is not None:
             # The names of a class are not visible in its methods.
@@ -135,18 +188,21 @@ class Index:
         known = [value for value in values if value is not None]
         return known if len(known) == len(values) else []
 
-    def last_value(self, name: ast.Name) -> ast.expr | None:
-        """Return the value that was last assigned to a name before its use in the same scope."""
+    def last_binding(self, name: ast.Name) -> Binding | None:
+        """Return what was last bound to a name: before its use, if that is in the same scope."""
         found = self.bindings(name)
         if found is None:
             return None
         scope, bindings = found
-        if scope is self.scope(name):
-            at = self.statement(name)
-            line = at.lineno if at else name.lineno
-            before = bisect_left(bindings, line, key=lambda binding: _position(binding.node)[0])
-            return bindings[before - 1].value if before else None
-        return bindings[-1].value if bindings else None
+        if scope is not self._scopes[name]:
+            return bindings[-1]
+        at = self.statement(name)
+        return bindings.before(at.lineno if at else name.lineno)
+
+    def last_value(self, name: ast.Name) -> ast.expr | None:
+        """Return the value that was last assigned to a name before its use in the same scope."""
+        binding = self.last_binding(name)
+        return binding.value if binding else None
 
     def path(self, node: ast.AST | None) -> str:
         """Return the dotted path that an expression stands for, such as tf.data.Dataset, or ""."""
@@ -164,30 +220,54 @@ class Index:
     def _resolve(self, node: ast.expr, depth: int) -> str:
         if depth > _DEEPEST_ALIAS:
             return ""
-        if isinstance(node, ast.Attribute):
-            base = self._resolve(node.value, depth)
-            return f"{base}.{node.attr}" if base else ""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
         if not isinstance(node, ast.Name):
             return ""
-        found = self.bindings(node)
-        if found is None:
-            return f"builtins.{node.id}" if hasattr(builtins, node.id) else ""
-        paths = {self._bound(binding, depth) for binding in found[1] if not _is_none(binding)}
-        return paths.pop() if len(paths) == 1 else self._latest(node, *found)
+        base = self._resolve_name(node, depth)
+        return ".".join([base, *reversed(parts)]) if base else ""
 
-    def _bound(self, binding: Binding, depth: int) -> str:
-        if binding.path:
+    def _resolve_name(self, name: ast.Name, depth: int) -> str:
+        found = self.bindings(name)
+        if found is None:
+            return f"builtins.{name.id}" if hasattr(builtins, name.id) else ""
+        scope, bindings = found
+        if bindings.paths is None:
+            bindings.paths = set()  # ends circles
+            bindings.paths = {self._bound_path(b, depth) for b in bindings if not _is_none(b)}
+        if len(bindings.paths) == 1:
+            return next(iter(bindings.paths))
+        return self._latest(name, scope, bindings)
+
+    def _bound_path(self, binding: Binding, depth: int) -> str:
+        if binding.path or binding.value is None:
             return binding.path
-        path = self._resolve(binding.value, depth + 1) if binding.value is not None else ""
+        path = self._resolve(binding.value, depth + 1)
         return "" if path.startswith("builtins.") else path
 
-    def _latest(self, name: ast.Name, scope: Scope, bindings: list[Binding]) -> str:
+    def _latest(self, name: ast.Name, scope: Scope, bindings: Bindings) -> str:
         """Resolve a name that is imported twice, one import after the other."""
-        before = [b for b in bindings if getattr(b.node, "lineno", 0) < name.lineno]
-        if not before or scope is not self.scope(name) or not all(b.path for b in bindings):
+        last = bindings.before(name.lineno)
+        if last is None or "" in (bindings.paths or {""}) or scope is not self._scopes[name]:
             return ""
-        plain = all(self.parents.get(self.parents[b.node]) is self.tree for b in bindings)
-        return before[-1].path if plain else ""
+        plain = last.path and self.parents.get(self.parents[last.node]) is self.tree
+        return last.path if plain else ""
+
+
+def root(node: ast.AST) -> ast.Name | None:
+    """Return the name that a dotted expression begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None
+
+
+def beginning(path: str, known: Container[str]) -> str | None:
+    """Return the longest beginning of a dotted path that is known."""
+    while path and path not in known:
+        path = path.rpartition(".")[0]
+    return path or None
 
 
 def canonical(path: str) -> str:
@@ -200,6 +280,43 @@ def canonical(path: str) -> str:
     return path
 
 
+def _bound(node: Any) -> Iterator[tuple[str, Binding]]:
+    """Yield the names that a node binds in its scope."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _targets(target, node.value)
+    elif isinstance(node, ast.withitem):
+        if node.optional_vars:
+            yield from _targets(node.optional_vars, node.context_expr)
+    elif isinstance(node, ast.arg):
+        yield node.arg, Binding(node)
+    elif hasattr(node, "name"):  # a function, a class, an exception, a pattern
+        if node.name:
+            yield node.name, Binding(node)
+    elif not isinstance(node, ast.AnnAssign) or node.value:
+        is_known = isinstance(node, (ast.AnnAssign, ast.NamedExpr))
+        yield from _targets(node.target, node.value if is_known else None)
+
+
+def _targets(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, Binding]]:
+    """Yield the names in the target of an assignment with what each is given."""
+    if isinstance(target, ast.Name):
+        yield target.id, Binding(target, value=value)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        pairs: list[ast.expr | None] = [None] * len(target.elts)
+        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(pairs):
+            pairs = list(value.elts)
+        for part, given in zip(target.elts, pairs, strict=True):
+            yield from _targets(part, given)
+    elif isinstance(target, ast.Starred):
+        yield from _targets(target.value, None)
+
+
+def _is_after(node: ast.AST, block: list[ast.stmt]) -> bool:
+    """Whether a node of a statement with several blocks is in one, or after it."""
+    return bool(block) and _position(node) >= _position(block[0])
+
+
 def _is_none(binding: Binding) -> bool:
     """Whether a name is set to None, as where an optional import failed."""
     return isinstance(binding.value, ast.Constant) and binding.value.value is None
@@ -209,111 +326,25 @@ def _position(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
-class _Walk:
-    """One pass over the tree."""
-
-    def __init__(self, made: Index) -> None:
-        self.made = made
-
-    def visit(self, root: ast.AST, top: Scope) -> None:
-        parents, kept, binds = self.made.parents, self.made.nodes, _BINDS
-        stack = [(root, top)]
-        while stack:
-            node, scope = stack.pop()
-            kind = type(node)
-            if kind in _KEPT:
-                kept[kind].append(node)
-            if kind in binds:
-                binds[kind](self, node, scope)
-            if kind in _INNER_SCOPES:
-                scope = Scope(node, scope)
-                self.made.scopes[node] = scope
-                self._bind_arguments(node, scope)
-            for name in node._fields:
-                value = getattr(node, name, None)
-                for child in value if type(value) is list else (value,):
-                    if isinstance(child, ast.AST) and type(child) not in _SKIPPED:
-                        parents[child] = node
-                        stack.append((child, scope))
-            if kind in _COLLECTED:
-                self._collect(node)
-
-    def _collect(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Call):
-            self.made.calls.append(node)
-        elif isinstance(node, (ast.Name, ast.Attribute)):
-            # A name that is only the beginning of a longer dotted one is part of that.
-            begins = isinstance(self.made.parents[node], ast.Attribute)
-            if isinstance(node.ctx, ast.Load) and not begins:
-                self.made.references.append(node)
-
-    def _bind_assign(self, node: ast.Assign, scope: Scope) -> None:
-        for target in node.targets:
-            self._bind_target(target, node.value, scope)
-
-    def _bind_one(self, node: ast.AnnAssign | ast.NamedExpr, scope: Scope) -> None:
-        if node.value is not None:
-            self._bind_target(node.target, node.value, scope)
-
-    def _bind_unknown(self, node: ast.AugAssign | ast.For, scope: Scope) -> None:
-        self._bind_target(node.target, None, scope)
-
-    def _bind_with(self, node: ast.withitem, scope: Scope) -> None:
-        if node.optional_vars is not None:
-            self._bind_target(node.optional_vars, node.context_expr, scope)
-
-    def _bind_name(self, node: ast.ExceptHandler | ast.ClassDef, scope: Scope) -> None:
-        if node.name:
-            scope.bindings[node.name].append(Binding(node))
-
-    def _bind_import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
-        base = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = "." * node.level + base
-        for alias in node.names:
-            path = f"{base}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-            self.made.imports.append((alias, canonical(path)))
-            if isinstance(node, ast.Import) and not alias.asname:
-                path = path.partition(".")[0]
-            name = alias.asname or path.rpartition(".")[2]
-            scope.bindings[name].append(Binding(alias, path=path))
-
-    def _bind_target(self, target: ast.expr, value: ast.expr | None, scope: Scope) -> None:
-        if isinstance(target, ast.Name):
-            scope.bindings[target.id].append(Binding(target, value=value))
-            return
-        if isinstance(target, (ast.Tuple, ast.List)):
-            pairs: list[ast.expr | None] = [None] * len(target.elts)
-            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(pairs):
-                pairs = list(value.elts)
-            for part, given in zip(target.elts, pairs, strict=True):
-                self._bind_target(part, given, scope)
-        elif isinstance(target, ast.Starred):
-            self._bind_target(target.value, None, scope)
-
-    def _bind_arguments(self, node: ast.AST, scope: Scope) -> None:
-        if not isinstance(node, FUNCTIONS):
-            return
-        arguments = node.args
-        plain = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        for argument in (*plain, arguments.vararg, arguments.kwarg):
-            if argument is not None:
-                scope.bindings[argument.arg].append(Binding(argument))
+def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
+    """Return an argument of a call by position or keyword; None if it is not given."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if position is not None and position < len(call.args):
+        if any(isinstance(given, ast.Starred) for given in call.args[: position + 1]):
+            return None
+        return call.args[position]
+    return None
 
 
-_BINDS: dict[type[ast.AST], Callable[[_Walk, Any, Scope], None]] = {
-    ast.Import: _Walk._bind_import,
-    ast.ImportFrom: _Walk._bind_import,
-    ast.Assign: _Walk._bind_assign,
-    ast.AnnAssign: _Walk._bind_one,
-    ast.NamedExpr: _Walk._bind_one,
-    ast.AugAssign: _Walk._bind_unknown,
-    ast.For: _Walk._bind_unknown,
-    ast.AsyncFor: _Walk._bind_unknown,
-    ast.comprehension: _Walk._bind_unknown,
-    ast.withitem: _Walk._bind_with,
-    ast.ExceptHandler: _Walk._bind_name,
-    ast.FunctionDef: _Walk._bind_name,
-    ast.AsyncFunctionDef: _Walk._bind_name,
-    ast.ClassDef: _Walk._bind_name,
-}
+def has_keyword(call: ast.Call, *names: str) -> bool:
+    """Whether a call has one of the keywords, or ** with any."""
+    return any(keyword.arg is None or keyword.arg in names for keyword in call.keywords)
+
+
+def has_stars(call: ast.Call) -> bool:
+    """Whether a call has * or ** arguments, so that what it is given is not known."""
+    return any(isinstance(given, ast.Starred) for given in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )

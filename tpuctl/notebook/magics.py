@@ -38,16 +38,15 @@ def load_ipython_extension(shell: Any) -> None:
 
 def profile_cell(shell: Any, line: str, cell: str) -> Any:
     """Run a cell inside `tpuctl.profile()`; `%%tpuprofile NAME` keeps the profile as NAME."""
-    from tpuctl.api.display import ProfileReport
     from tpuctl.profiling.program.inside import profile
 
     with profile() as block:
         shell.run_cell(cell)
 
-    def report() -> ProfileReport:
+    def report() -> Any:
         if name := line.strip():
             shell.push({name: block.result})
-        return ProfileReport(block.result)
+        return block.result
 
     return _or_message(report)
 
@@ -76,15 +75,10 @@ def _report(words: list[str]) -> Callable[[], Any] | None:
 
         return partial(doctor, **options)
     if words[:2] == ["data", "show"] and len(words) == 3 and not words[2].startswith("-"):
-        return partial(_show_data_set, words[2])
+        from tpuctl.api.data import show
+
+        return partial(show, words[2])
     return None
-
-
-def _show_data_set(dst: str) -> Any:
-    from tpuctl.api.display import DataSetReport
-    from tpuctl.datasets.describe import contact_sheet, describe
-
-    return DataSetReport(describe(dst), contact_sheet(dst))
 
 
 def _doctor_options(words: list[str]) -> dict[str, Any] | None:

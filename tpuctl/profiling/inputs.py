@@ -2,11 +2,10 @@
 
 import mmap
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.codec import read_json
 from tpuctl.datasets.images import file_type
@@ -16,6 +15,9 @@ from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.printable import printable
 from tpuctl.units import format_bytes
+
+if TYPE_CHECKING:
+    from tpuctl.datasets.manifest import DataSet, Shard
 
 # As in `tpuctl.datasets.manifest`, which images and functions do not need to load.
 MANIFEST, SCHEMA = "manifest.json", "tpuctl.dataset/"
@@ -32,22 +34,17 @@ TAIL_BYTES = 1024
 class ShardSet:
     """The complete shards of a data set, and those that are missing or damaged."""
 
-    encode: str
-    format: str
-    paths: tuple[Path, ...]
-    records: int
-    size_bytes: int
-    height: int
-    width: int
-    fixed_size: bool
+    data_set: "DataSet"
+    shards: "tuple[Shard, ...]"
     left_out: tuple[tuple[str, str], ...]
 
     @property
     def is_for_tf_data(self) -> bool:
         """Whether tf.data can read them."""
-        is_planar = self.encode in ("raw", "yuv420")
-        is_readable = self.format == "tfrecord" and self.encode in TF_ENCODINGS
-        return is_readable and (self.fixed_size or not is_planar)
+        encode = self.data_set.encode
+        is_readable = self.data_set.format == "tfrecord" and encode in TF_ENCODINGS
+        is_planar = encode in ("raw", "yuv420")
+        return is_readable and (self.data_set.size is not None or not is_planar)
 
 
 def is_shard_folder(folder: Path) -> bool:
@@ -70,35 +67,20 @@ def read_shards(folder: Path) -> ShardSet:
     data_set = load_pictures(folder)
     good, bad = [], []
     for shard in data_set.shards:
-        path = folder / shard.name
+        path = data_set.path(shard)
         size = path.stat().st_size if path.is_file() else None
         if size == shard.bytes and size:
-            good.append((path, shard))
+            good.append(shard)
         else:
             reason = "missing" if size is None else f"{size:,} of {shard.bytes:,} bytes"
-            bad.append((path.name, reason))
-    records = sum(shard.records for _, shard in good)
-    try:
-        if not records:
-            raise ValueError(f"none of its {len(data_set.shards):,} shards is usable")
-        options: dict[str, Any] = dict(data_set.options)
-        height, width = (int(side) for side in options["size"])
-        return ShardSet(
-            encode=str(options["encode"]),
-            format=str(options["format"]),
-            paths=tuple(path for path, _ in good),
-            records=records,
-            size_bytes=sum(shard.bytes for _, shard in good),
-            height=height,
-            width=width,
-            fixed_size=options.get("mode") != "short",
-            left_out=tuple(bad),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+            bad.append((shard.name, reason))
+    if not any(shard.records for shard in good):
         raise InvalidInputError(
-            f"The data set in {folder} cannot be read: {error}.",
-            hint=f"tpuctl data verify {shlex.quote(str(folder))}",
-        ) from error
+            f"The data set in {folder} cannot be read: none of its {len(data_set.shards):,} shards "
+            "is usable.",
+            hint=data_set.how_to_verify(),
+        )
+    return ShardSet(data_set, tuple(good), tuple(bad))
 
 
 @dataclass(frozen=True)

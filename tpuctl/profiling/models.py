@@ -116,14 +116,8 @@ class Signals:
     other_cpu_s: float | None = None
     steal_s: float | None = None
     throttled_s: float | None = None
-    pressure_cpu: float | None = None
-    pressure_io: float | None = None
-    pressure_memory: float | None = None
     gil_overshoot_p50_ms: float | None = None
     gil_overshoot_p90_ms: float | None = None
-    storage_bytes_read: int | None = None
-    bytes_read: int | None = None
-    major_faults: int | None = None
     missing: tuple[str, ...] = ()
 
 
@@ -145,7 +139,6 @@ class Phase:
     slices: tuple[Slice, ...]
     nodes_vanished: bool
     warming_up: bool = False
-    epochs_started: int = 0
     costs: tuple[StageCost, ...] = ()
     unevenness: float | None = None
 

@@ -1,12 +1,12 @@
 """Profile an input pipeline: measure it in a child process and draw the conclusions."""
 
-import importlib.util
 import math
 from dataclasses import replace
 from functools import partial
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.errors import MissingExtraError, UsageError
+from tpuctl.errors import UsageError
+from tpuctl.lazy import need_modules
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.request import (
@@ -34,8 +34,8 @@ def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) ->
 
     Raises what the child raised, and TargetError if it hangs or dies.
     """
-    if request.target.kind == "photos" and importlib.util.find_spec("tensorflow") is None:
-        raise MissingExtraError("Profiling an input pipeline", extra="tf", module="tensorflow")
+    if request.target.kind == "photos":
+        need_modules("Profiling an input pipeline", "tensorflow", extra="tf")
     if not deep:
         return _measure_in_child(request, on_progress)
     from tpuctl.profiling.trace.host_trace import read_host_traces
@@ -73,7 +73,6 @@ def profile_target(
     train: bool = False,
     fit: str | None = None,
     model: str = TEMPLATE,
-    device_source: str | None = None,
     verify: bool = False,
     deep: bool = False,
     on_progress: OnProgress = silent,
@@ -97,7 +96,7 @@ def profile_target(
     )
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target, on_progress=on_progress)
-    device = None if device_step_ms is None else Device(device_step_ms, device_source or "given")
+    device = None if device_step_ms is None else Device(device_step_ms, "given")
     if fit or train:
         device = _device_step(
             fit, model=model, batch_size=batch_size, image_size=image_size, on_progress=on_progress

@@ -3,14 +3,13 @@
 import errno
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import from_plain, parse_json, read_limited, to_plain
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling.models import Profile
-from tpuctl.storage.local import translated_write_errors, write_atomically
+from tpuctl.storage.local import ensure_folder, translated_write_errors, write_atomically
 
 SCHEMA = "tpuctl.profile/"
 # Raised when an old reader would misunderstand a new file; added keys do not count.
@@ -34,8 +33,7 @@ def check_place(path: Path) -> None:
         nearest = next(place for place in path.absolute().parents if place.exists())
         if not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path.parent).close()
+        ensure_folder(path.parent)
 
 
 def load(path: Path) -> Profile:

@@ -17,7 +17,7 @@ from tpuctl.units import GIB, format_bytes, format_duration
 
 PACKAGES = (
     "jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-tpu", "tensorflow-cpu", "torch",
-    "torch_xla", "keras", "numpy",
+    "torch_xla", "torch_tpu", "keras", "numpy",
 )  # fmt: skip
 """Packages whose versions must agree: others compile different programs, which then hang."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.reporters import layout
 from tpuctl.reporters.layout import list_some
@@ -160,11 +160,15 @@ def render_description(description: Description) -> RenderableType:
     for size in description.sizes:
         upto = "and more" if size.to_megapixels is None else f"– {size.to_megapixels:g}"
         sizes.append((f"{size.from_megapixels:g} {upto}", size.records))
-    parts: list[RenderableType] = [
-        layout.text(_totals(description)),
-        _histogram("label", ((_name(count), count.records) for count in description.labels)),
-        _histogram("originals, megapixels", sizes),
-    ]
+    if description.options.get("encode") == "elements":
+        parts: list[RenderableType] = list(_cache_parts(description))
+    else:
+        labels = ((_name(count), count.records) for count in description.labels)
+        parts = [
+            layout.text(_totals(description)),
+            _histogram("label", labels),
+            _histogram("originals, megapixels", sizes),
+        ]
     if description.flags:
         parts.append(_histogram("treated", description.flags.items()))
     if description.quarantined:
@@ -172,6 +176,31 @@ def render_description(description: Description) -> RenderableType:
     if description.sheet:
         parts.append(layout.text(f"Contact sheet: {description.sheet}"))
     return layout.stack(*parts)
+
+
+def _cache_parts(description: Description) -> Iterable[RenderableType]:
+    """Say how many elements a pipeline left, in how many variants, and what is in one."""
+    options = description.options
+    variants, records = options.get("variants", 1), description.totals.get("records", 0)
+    many = isinstance(variants, int) and variants > 1
+    size = format_bytes(description.totals.get("bytes_out", 0))
+    yield layout.text(
+        f"{description.path}: {format_count(records, 'element')} of {options.get('target')}"
+        f"{f' in {variants} variants, another one in each epoch' if many else ''}; {size}, "
+        f"{format_bytes(description.record_bytes.get('median', 0))} per element (median)"
+    )
+    yield layout.text(f"An element: {_structure(options.get('structure'))}.")
+
+
+def _structure(structure: Any) -> str:
+    match structure:
+        case {"items": dict(items)}:
+            return f"{{{', '.join(f'{key}: {_structure(item)}' for key, item in items.items())}}}"
+        case {"items": list(items)}:
+            return f"({', '.join(map(_structure, items))})"
+        case {"dtype": dtype}:
+            return str(dtype)
+    return "unknown"
 
 
 def _totals(description: Description) -> str:

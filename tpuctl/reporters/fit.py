@@ -68,6 +68,13 @@ def _rows(fit: Fit) -> Iterator[tuple[str, str]]:
     )
     traffic = format_bytes(fit.hbm_bytes_per_step)
     yield "work", f"{_flop(fit.flops_per_step)} and {traffic} of memory traffic per step"
+    for kernel in fit.pallas_kernels:
+        needed, limit = kernel.vmem_needed_bytes, kernel.vmem_limit_bytes or fit.vmem_bytes
+        sizes = f"needs {format_bytes(needed)} and may use {format_bytes(limit)}"
+        yield (
+            "Pallas VMEM",
+            f"{kernel.name} {sizes} of the {format_bytes(fit.vmem_bytes)} of a core",
+        )
     if fit.mxu_padding_waste_fraction is not None:
         waste = format_fraction(fit.mxu_padding_waste_fraction)
         yield "MXU padding", f"{waste} of its FLOPs are wasted"
@@ -123,22 +130,30 @@ def _advice(one: Suggestion) -> RenderableType:
 
 
 def _comparison(result: Comparison) -> RenderableType:
-    right = ("batch", "fits", "HBM", "step", "MXU waste", "$ per million")
+    right = ("batch", "fits", "HBM", "VMEM", "step", "MXU waste", "$ per million")
     table = layout.table("type", *right, right=right)
     for fit in result.types:
         cost = fit.usd_per_million_examples
+        shares = [k.vmem_needed_bytes / (k.vmem_limit_bytes or 1) for k in fit.pallas_kernels]
         table.add_row(
             fit.accelerator_type,
             f"{fit.batch_size:,}" if fit.batch_size else "-",
             layout.text("yes", "green") if fit.fits else layout.text("no", "bold red"),
             format_fraction(fit.hbm_needed_bytes / fit.hbm_available_bytes),
+            format_fraction(max(shares)) if shares else "-",
             _range(fit.step_ms_estimate, _ms),
             format_fraction(fit.mxu_padding_waste_fraction),
             _range(cost, _dollars) if cost and fit.fits else "-",
         )
+    for one in result.rejected:
+        table.add_row(one.accelerator_type, "-", layout.text("no", "bold red"), *["-"] * 5)
+    why: list[RenderableType] = []
+    for one in result.rejected:
+        hint = [layout.text(f"→ {one.hint}", "cyan")] if one.hint else []
+        why += [layout.indent(layout.text(one.reason), *hint), ""]
     prices = "$ per million examples, on demand, in the cheapest zone of each type."
     title = layout.text(result.types[0].target, "bold")
-    return layout.stack(title, "", table, "", layout.text(prices, "dim"))
+    return layout.stack(title, "", table, "", *why, layout.text(prices, "dim"))
 
 
 def _range(value: Range, write: Callable[[float], str]) -> str:

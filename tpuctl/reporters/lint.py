@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -24,7 +25,8 @@ def render_lint(linting: Linting) -> str:
     """Show each finding in one line, then what to do, once for each rule."""
     if linting.is_dry_run:
         diffs = "".join(change.diff for change in linting.changes)
-        return "\n".join([*map(_line, diffs.split("\n")[:-1]), _summary(linting)])
+        lines = re.split(r"\r?\n", diffs)[:-1]
+        return "\n".join([*map(_line, lines), _summary(linting)])
     lines = [_line(f"{_place(f)}  {f.code} {f.severity}  {f.message}") for f in linting.findings]
     seen: dict[str, Finding] = {}
     for finding in linting.findings:

@@ -1,13 +1,12 @@
-"""Where am I: a diagnosis as text and as a card in a notebook, explained errors, settings."""
+"""Where am I: a diagnosis explained errors, settings."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from tpuctl.reporters import layout
 from tpuctl.training.snippets import install_line
-from tpuctl.units import format_bytes, format_duration
+from tpuctl.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,15 +82,23 @@ def _hardware_line(diagnosis: Diagnosis) -> str:
     if diagnosis.accelerator == "tpu":
         name = f"TPU {diagnosis.generation or 'v2 or v3'}"
         line = f"{name}: {diagnosis.chips} chips, {diagnosis.devices} devices"
-        if diagnosis.hosts > 1:
-            line += f" here; worker {diagnosis.worker} of {diagnosis.hosts} hosts"
+        line += f" here{_place(diagnosis)}" if diagnosis.hosts > 1 else ""
         return line + ("" if diagnosis.usable else "; this process cannot open them")
     if diagnosis.accelerator == "tpu-remote":
         return f"TPU {diagnosis.generation or ''} on another machine".replace("  ", " ")
     if diagnosis.accelerator == "gpu":
         names = ", ".join(diagnosis.gpu_names) or "name unknown"
-        return f"{diagnosis.gpus} GPU ({names})"
-    return "none"
+        return f"{diagnosis.gpus} GPU ({names}){_place(diagnosis)}"
+    return f"none{_place(diagnosis)}"
+
+
+def _place(diagnosis: Diagnosis) -> str:
+    """Say which of several hosts this is, and in how many slices they are."""
+    if diagnosis.hosts == 1:
+        return ""
+    number = "one" if diagnosis.worker is None else f"worker {diagnosis.worker}"
+    slices = f" in {diagnosis.slices} slices" if diagnosis.slices > 1 else ""
+    return f"; {number} of {diagnosis.hosts} hosts{slices}"
 
 
 def _state_line(diagnosis: Diagnosis) -> str:
@@ -171,84 +178,27 @@ def _trial_lines(diagnosis: Diagnosis) -> list[str]:
     if test := diagnosis.numerics:
         where = f"{test.framework} on {test.device or 'no device'}"
         lines.append(f"Matrix test with {where}: {test.error or test.explanation}")
-        lines += [
-            f"  {each.precision:8} {each.result:4} largest error {each.max_abs_error:.2g}"
-            for each in test.errors
-        ]
+        for precision in dict.fromkeys(each.precision for each in test.errors):
+            largest = max(e.max_rel_error for e in test.errors if e.precision == precision)
+            lines.append(
+                f"  4x4 matrices inverted and multiplied in {precision} precision: largest "
+                f"relative error {largest:.2g}"
+            )
     return lines
 
 
-_COLOURS = {"blocking": "#c5221f", "warning": "#b06000", "note": "#1967d2", "ok": "#188038"}
-_CARD = (
-    "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:760px;"
-    "border:1px solid rgba(128,128,128,.4);border-radius:8px;padding:10px 14px"
-)
-_CODE = (
-    "font-family:ui-monospace,monospace;font-size:12px;background:rgba(128,128,128,.12);"
-    "border-radius:4px"
-)
-
-
-def diagnosis_card(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as compact HTML for a notebook: no script, no style sheet, no requests."""
-    rows = (
-        ("where", _where(diagnosis)),
-        ("accelerator", _hardware_line(diagnosis)),
-        ("state", _state_line(diagnosis)),
-        ("frameworks", _frameworks(diagnosis)),
-        *((("notebook", _notebook_line(n)),) if (n := diagnosis.own_notebook) else ()),
-        *_trial_rows(diagnosis),
-    )
-    table = "".join(
-        f'<tr><th style="text-align:left;padding:0 12px 0 0;vertical-align:top">{escape(name)}'
-        f'</th><td style="text-align:left">{escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    evidence = "<br>".join(map(escape, diagnosis.evidence))
-    return (
-        f'<div class="tpuctl-doctor" style="{_CARD}"><b>tpuctl doctor</b> {_verdict(diagnosis)}'
-        f'<table style="margin:6px 0;border-collapse:collapse">{table}</table>'
-        + "".join(map(_problem_card, diagnosis.problems))
-        + '<details style="margin:3px 0 8px"><summary>evidence</summary>'
-        f'<div style="margin-left:18px;opacity:.75">{evidence}</div></details>'
-        f'<div>{escape(_start_line(diagnosis))}</div><pre style="{_CODE};padding:8px;'
-        f'margin:4px 0 0;white-space:pre;overflow-x:auto">{escape(_start_code(diagnosis))}</pre>'
-        "</div>"
-    )
-
-
-def _verdict(diagnosis: Diagnosis) -> str:
+def verdict(diagnosis: Diagnosis) -> str:
+    """Say in one line whether the accelerator here can be used."""
     warnings = sum(problem.severity == "warning" for problem in diagnosis.problems)
     if diagnosis.blocking:
-        colour, words = "blocking", "✗ a problem blocks the accelerator"
+        words = "✗ a problem blocks the accelerator"
     elif warnings:
-        colour, words = "warning", f"! {warnings} warning(s)"
+        words = f"! {format_count(warnings, 'warning')}"
     elif not _has_framework(diagnosis):
-        colour, words = "warning", "! no framework is installed"
+        words = "! no framework is installed"
     else:
-        colour, words = "ok", "✓ no problems found"
-    return f'<span style="color:{_COLOURS[colour]}">{words}</span>'
-
-
-def _problem_card(problem: Problem) -> str:
-    evidence = "<br>".join(map(escape, problem.evidence))
-    command = ""
-    if problem.fix_command:
-        command = f'<br><code style="{_CODE};padding:1px 4px">{escape(problem.fix_command)}</code>'
-    return (
-        f'<details style="margin:3px 0"><summary><b style="color:{_COLOURS[problem.severity]}">'
-        f"{escape(problem.code)}</b> {escape(problem.summary)}</summary>"
-        f'<div style="margin:2px 0 4px 18px"><span style="opacity:.75">{evidence}</span><br>'
-        f"→ {escape(problem.fix)}{command}</div></details>"
-    )
-
-
-def _trial_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    if deep := diagnosis.deep:
-        yield "trial", deep.error or f"{len(deep.devices)} device(s) multiplied correctly"
-    if test := diagnosis.numerics:
-        errors = ", ".join(f"{e.result} {e.precision} {e.max_abs_error:.2g}" for e in test.errors)
-        yield "matrix test", test.error or f"{test.explanation} Largest errors: {errors}"
+        words = "✓ no problems found"
+    return f"{words}: {_where(diagnosis)}, accelerator: {_hardware_line(diagnosis)}"
 
 
 _SHOWN_IN_FULL = 5

@@ -88,15 +88,6 @@ def deep_summary(deep: Deep) -> str:
         f"{deep.traced_s:.1f} s, {format_bytes(deep.traced_bytes)}",
         f"{format_fraction(deep.overhead_fraction)} of the vCPUs meanwhile",
     ]
-    if deep.slowdown is not None:
-        interval = ""
-        if deep.slowdown_low is not None and deep.slowdown_high is not None:
-            interval = f" ({deep.slowdown_low:+.1%} to {deep.slowdown_high:+.1%})"
-        parts.append(f"{deep.slowdown:+.1%} CPU time per element{interval}")
-    if deep.run_overhead_fraction is not None:
-        cost, most = map(format_fraction, (deep.run_overhead_fraction, deep.run_overhead_most))
-        run = f"over {deep.profiled_s:.0f} s of profiling"
-        parts.append(f"{cost} of the vCPUs {run}, at most {most}")
     if deep.linked_fraction is not None:
         parts.append(f"{format_fraction(deep.linked_fraction)} of the work linked to a stage")
     return "; ".join(parts)

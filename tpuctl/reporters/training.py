@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.remote.hosts import name_workers
 from tpuctl.reporters import layout
 from tpuctl.reporters.workers import render_run
-from tpuctl.units import format_bytes, format_duration
+from tpuctl.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
+    from tpuctl.training.strategies import Strategy
 
 
 def render_launch(result: Any) -> str | None:
@@ -166,6 +167,12 @@ def render_written_template(result: Written) -> str:
     return f"Wrote {result.path}\n  → {result.next_command}"
 
 
+def render_strategy(result: Strategy) -> RenderableType:
+    """Say on how many devices the strategy runs, and everything else that was decided."""
+    words = f"{format_count(result.replicas, 'replica')}: {result.name} on {result.framework}."
+    return layout.stack(layout.text(words, "bold"), layout.facts(result.decisions))
+
+
 def render_bench(result: Bench) -> RenderableType:
     """Show one line for each device and batch size; the first epoch apart."""
     right = ("batch", "first epoch s", "epoch s", "step ms", "us/example", "examples/s")
@@ -174,12 +181,19 @@ def render_bench(result: Bench) -> RenderableType:
         column.no_wrap = True
     for row in result.rows:
         table.add_row(*map(layout.text, (row.device, row.framework, row.strategy)), *_figures(row))
+    best = min(result.rows, key=lambda row: row.us_per_example, default=None)
+    answer = "Nothing was measured."
+    if best:
+        answer = (
+            f"Fastest: {best.us_per_example:,.1f} us per example on {best.device} "
+            f"({best.framework}, {best.strategy}) with a batch of {best.batch_size:,}."
+        )
     title = layout.text(
         f"{result.template} on {result.place}: {result.examples_per_epoch:,} examples per epoch, "
         f"{result.epochs} epochs; the first one compiles and is not in the means.\n"
     )
     plot = [layout.text(f"\nplot: {result.plot}")] if result.plot else []
-    return layout.stack(title, table, *plot)
+    return layout.stack(layout.text(answer, "bold"), title, table, *plot)
 
 
 def _figures(row: Row) -> tuple[str, ...]:
@@ -195,17 +209,40 @@ def _figures(row: Row) -> tuple[str, ...]:
 
 def render_bench_comparison(result: Comparison) -> RenderableType:
     """Show one line for each batch size that both sweeps have, and one for the best of each."""
-    titles = ("batch", "before us/example", "after us/example", "speed-up", "first epoch")
+    best = result.speed_ups[-1]
+    answer = f"At its best, the second machine is {best.speed_up:,.2f} x as fast as the first.\n"
+    title = f"{result.template}\nbefore: {result.before}\nafter:  {result.after}\n"
+    titles = ("batch", "speed-up", "first epoch")
     table = layout.table(*titles, right=titles)
     for entry in result.speed_ups:
-        before, after = entry.before, entry.after
-        size = f"best ({before.batch_size}, {after.batch_size})"
+        size = f"best ({entry.before.batch_size}, {entry.after.batch_size})"
         table.add_row(
             size if entry.batch_size is None else f"{entry.batch_size:,}",
-            f"{before.us_per_example:,.1f}",
-            f"{after.us_per_example:,.1f}",
             f"{entry.speed_up:,.2f} x",
             f"{entry.first_epoch_speed_up:,.2f} x",
         )
-    title = f"{result.template}\nbefore: {result.before}\nafter:  {result.after}\n"
-    return layout.stack(layout.text(title), table)
+    head, each = (
+        layout.text(answer, "bold"),
+        layout.text("\nus per example (fastest to slowest epoch)"),
+    )
+    return layout.stack(head, layout.text(title), table, each, _bench_columns(result))
+
+
+def _bench_columns(result: Comparison) -> RenderableType:
+    """Show a column for each machine, device and framework, named as such."""
+    names = [f"{c.machine}\n{c.device}, {c.framework} {c.strategy}" for c in result.columns]
+    table = layout.table("batch", *names, right=("batch", *names))
+    for size in sorted({row.batch_size for column in result.columns for row in column.rows}):
+        cells = (
+            {row.batch_size: row for row in column.rows}.get(size) for column in result.columns
+        )
+        table.add_row(f"{size:,}", *map(_time_and_spread, cells))
+    return table
+
+
+def _time_and_spread(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    low, high = row.us_per_example_low, row.us_per_example_high
+    spread = "" if low is None or high is None else f" ({low:,.1f} to {high:,.1f})"
+    return f"{row.us_per_example:,.1f}{spread}"

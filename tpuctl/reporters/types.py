@@ -59,6 +59,8 @@ def _type_rows(kind: AcceleratorType) -> Iterator[tuple[str, str]]:
 
 
 def _all_types(table: TypeTable) -> RenderableType:
+    if table.gpus:
+        return _beside_gpus(table)
     grid = layout.table("generation", "types", "N counts", "HBM GiB", "GB/s", "bf16 TFLOP/s", "MXU")
     for line in table.families:
         numbers = (
@@ -71,7 +73,29 @@ def _all_types(table: TypeTable) -> RenderableType:
         grid.add_row(line.generation, line.types or "-", line.counts or "-", *cells)
     notes = [layout.text(f"{f.generation}: {f.note}") for f in table.families if f.note]
     dated = f"Per chip, as of {table.facts_as_of}. Details of one type: tpuctl types v5e-8"
-    return layout.stack(grid, "", *notes, "", layout.text(dated))
+    gpus = layout.text("GPUs beside them: tpuctl types gpus")
+    return layout.stack(grid, "", *notes, "", layout.text(dated), gpus)
+
+
+def _beside_gpus(table: TypeTable) -> RenderableType:
+    numbers = ("memory GiB", "GB/s", "16-bit TFLOP/s", "US$/h on demand", "spot")
+    grid = layout.table("chip", *numbers, right=numbers)
+    for tpu in table.families:
+        facts = (tpu.hbm_gib_per_chip, tpu.hbm_gb_per_s_per_chip, tpu.peak_bf16_tflops_per_chip)
+        if tpu.lowest_usd_per_chip_hour:
+            price = format_usd(tpu.lowest_usd_per_chip_hour)
+            cells = ("-" if fact is None else f"{fact:g}" for fact in facts)
+            grid.add_row(f"TPU {tpu.generation}", *cells, price, "")
+    for gpu in table.gpus:
+        facts = (gpu.memory_gib, gpu.gb_per_s, gpu.peak_16_bit_tflops)
+        prices = format_usd(gpu.on_demand), format_usd(gpu.spot)
+        grid.add_row(f"GPU {gpu.name}", *(f"{fact:g}" for fact in facts), *prices)
+    notes = (
+        f"A TPU chip in its cheapest zone (prices as of {table.prices_as_of}) includes its host; a "
+        f"GPU (as of {table.gpus_as_of}) does not, and its price is that of one zone in the USA.",
+        "Peaks are without sparsity, in bfloat16; those of P100, V100 and T4 are in float16.",
+    )
+    return layout.stack(grid, "", *map(layout.text, notes))
 
 
 def _known(value: float | None, unit: str) -> str:

@@ -7,7 +7,7 @@ from tpuctl.runtime.frameworks import Frameworks, find_frameworks
 from tpuctl.runtime.holders import State, find_state
 from tpuctl.runtime.machine import Machine, in_container, variable
 from tpuctl.runtime.platforms import Platform, ProbeInput, find_platform
-from tpuctl.runtime.topology import Topology, find_topology
+from tpuctl.runtime.topology import Topology, find_cluster, find_topology
 
 # Kaggle offers one P100 or two T4, so the count identifies GPUs whose names are not visible.
 _KAGGLE_GPUS = {1: ("Tesla P100-PCIE-16GB",), 2: ("Tesla T4", "Tesla T4")}
@@ -67,7 +67,7 @@ def detect(machine: Machine) -> Detection:
         or variable(machine, "TPU_TOPOLOGY")
         or machine.metadata("instance/attributes/agent-worker-number")
     )
-    topology = find_topology(machine, chips) if belongs_to_slice else Topology()
+    topology = find_topology(machine, chips) if belongs_to_slice else find_cluster(machine)
     platform = find_platform(ProbeInput(machine, chips, gpus, topology))
     if platform.runtime == "kaggle-gpu" and not gpus.names and gpus.count in _KAGGLE_GPUS:
         names = _KAGGLE_GPUS[gpus.count]

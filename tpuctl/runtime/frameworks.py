@@ -38,6 +38,7 @@ class Frameworks:
     torch: str | None = None
     torch_build: str | None = None
     torch_xla: str | None = None
+    torch_tpu: str | None = None
     keras: str | None = None
     libtpu: str | None = None
     because: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ def find_frameworks(machine: Machine, runtime: str, *, has_chips: bool) -> Frame
         torch=torch,
         torch_build=("cpu" if "+cpu" in torch else "gpu") if torch else None,
         torch_xla=packages.get("torch-xla") if torch else None,
+        torch_tpu=packages.get("torch-tpu") if torch else None,
         keras=packages.get("keras"),
         libtpu=libtpu,
         because=(why,) if why else (),

@@ -58,10 +58,13 @@ def probe_kaggle(given: ProbeInput) -> Platform | None:
     machine = given.machine
     kind = variable(machine, "KAGGLE_KERNEL_RUN_TYPE")
     proxy = variable(machine, "KAGGLE_DATA_PROXY_URL")
-    if not kind or not (proxy or machine.is_dir("/kaggle/working")):
+    working = machine.is_dir("/kaggle/working")
+    # A shell over SSH lacks the notebook's variables, but is in the same container.
+    shell = working and machine.is_dir("/kaggle/input") and in_container(machine)
+    if not (kind and (proxy or working)) and not shell:
         return None
     second = "KAGGLE_DATA_PROXY_URL is set" if proxy else "/kaggle/working exists"
-    because = (f"KAGGLE_KERNEL_RUN_TYPE={kind}", second)
+    because = (f"KAGGLE_KERNEL_RUN_TYPE={kind}" if kind else "/kaggle/input exists", second)
     if given.chips.count:
         return Platform("kaggle-tpu-vm", because)
     if is_true(machine, "ISTPUVM"):
@@ -142,7 +145,7 @@ def probe_cloud_tpu(given: ProbeInput) -> Platform | None:
     because = marks or ("TPU chips, but nothing names the platform",)
     if container := in_container(given.machine):
         return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))
-    several = given.topology.hosts > 1
+    several = max(given.topology.hosts, given.topology.slice_hosts) > 1
     name = "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
     return Platform(name, because, sure=bool(marks))
 

@@ -12,7 +12,13 @@ from tpuctl.runtime.redact import REDACTED, is_secret_name, redact, safe_command
 
 _TPU_HOST = re.compile(r"t1v-n-[0-9a-f]+-w-(\d+)")
 _HOME = re.compile(r"(/(?:home|Users)/)[^/\s:'\"]+")
-_NAME_LISTS = ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ADDRS", "HOSTNAME")
+_NAME_LISTS = (
+    "TPU_WORKER_HOSTNAMES",
+    "TPU_WORKER_ADDRS",
+    "HOSTNAME",
+    "TPU_PROCESS_ADDRESSES",
+    "TORCH_TPU_SLICEBUILDER_ADDRESSES",
+)
 _SAFE_LIST_WORDS = ("localhost", "local")
 _PUBLIC = re.compile(
     r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
@@ -20,7 +26,9 @@ _PUBLIC = re.compile(
     r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
 )
 # The only requirements that any check reads.
-_CHECKED_REQUIREMENT = re.compile(r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf)\b", re.IGNORECASE)
+_CHECKED_REQUIREMENT = re.compile(
+    r"\s*(jaxlib|libtpu|libtpu-nightly|protobuf|torch)\b", re.IGNORECASE
+)
 
 
 class Scrubber:
@@ -30,6 +38,7 @@ class Scrubber:
     """
 
     def __init__(self, env: Mapping[str, str], files: Mapping[str, str | None]) -> None:
+        self._addresses = env.get("TPU_PROCESS_ADDRESSES_PATH", "").strip()
         users = [env.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")]
         home = env.get("HOME", "").rstrip("/").rsplit("/", 1)[-1]
         hosts = [env.get("HOSTNAME", "")]
@@ -71,15 +80,17 @@ class Scrubber:
         """Scrub a file's text."""
         if path in ("/etc/hostname", "/proc/sys/kernel/hostname"):
             return _host_list(text.strip()) + "\n"
-        if path.endswith("tpu-env"):
-            return self._tpu_env(text)
-        return self.text(text)
+        if path == self._addresses:
+            # Any file can be named there; one that is not a list of hosts is not recorded.
+            return "" if re.search(r"\s", text.strip()) else _host_list(text.strip())
+        return self._tpu_env(text) if path.endswith("tpu-env") else self.text(text)
 
     def metadata(self, path: str, text: str) -> str:
         """Scrub a value of the metadata server."""
         if path.endswith("worker-network-endpoints"):
             count = len([entry for entry in text.split(",") if entry.strip()])
-            return ",".join(f"worker-{i}:{i}:10.0.0.{i % 250 + 1}" for i in range(count))
+            address = (f":{i}:10.0.0.{i % 250 + 1}" if ":" in text else "" for i in range(count))
+            return ",".join(f"worker-{i}{tail}" for i, tail in enumerate(address))
         return self._tpu_env(text) if path.endswith("tpu-env") else self.text(text)
 
     def _tpu_env(self, text: str) -> str:
@@ -95,8 +106,9 @@ def _host_list(value: str) -> str:
     """Keep the number of hosts, a TPU worker's number, and a sentence where names should be."""
     if "WARNING" in value or " " in value.strip():
         return redact(value)
-    names = [name for name in value.split(",") if name]
-    return ",".join(_host(name, number) for number, name in enumerate(names))
+    entries = [entry.partition(":") for entry in value.split(",") if entry]
+    hosts = list(dict.fromkeys(name for name, *_ in entries))
+    return ",".join(_host(name, hosts.index(name)) + colon + port for name, colon, port in entries)
 
 
 def _host(name: str, number: int) -> str:

@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from tpuctl.training.devices import Devices, Executed
+from tpuctl.training.devices import Devices, Executed, check_split
 
 
 @contextmanager
@@ -34,6 +34,16 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
     finally:
         if several_hosts:
             jax.distributed.shutdown()
+
+
+def split_cpu(count: int) -> None:
+    """Split the CPU into virtual devices, and hide others; must run before JAX uses them."""
+    import jax
+
+    with suppress(RuntimeError):  # in use already, perhaps split by the same cell before
+        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_platforms", "cpu")
+    check_split(count, [device.platform for device in jax.devices()])
 
 
 @contextmanager

@@ -75,6 +75,11 @@ class LearningRateFinder(keras.callbacks.Callback):
         """Save weights and optimizer state."""
         self._rates, self._losses, self._seen = [], [], 0.0
         optimizer = _unwrapped_optimizer(self.model)
+        if not self.model.built:
+            raise InvalidInputError(
+                "The learning-rate finder cannot restore a model that has no weights yet.",
+                hint="Begin the model with keras.Input(shape), or call model.build(shape) first.",
+            )
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         self._weights = self.model.get_weights()
@@ -118,14 +123,17 @@ class LearningRateFinder(keras.callbacks.Callback):
             raise InvalidInputError(
                 "The learning-rate finder has no result yet.", hint="Pass it to model.fit first."
             )
-        mark = self.result.steepest
+        mark, losses = self.result.steepest, self.result.losses
+        # Where the loss explodes, the rest would be a flat line at the bottom.
+        top = 1.5 * max(losses[: max(1, len(losses) // 4)], default=1.0)
         return write_curves(
             Path(path),
-            {"": list(zip(self.result.rates, self.result.losses, strict=True))},
+            {"": list(zip(self.result.rates, losses, strict=True))},
             x="learning rate",
             y="loss",
             logarithmic=True,
             mark=(mark, f"steepest: {mark:.2g}") if mark else None,
+            top=top if top > 0 else None,
         )
 
 

@@ -14,18 +14,7 @@ ROWS_PER_REPLICA = 32
 
 
 def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
-    """Predict every row of `x` in order, for any number of rows and replicas.
-
-    `x` is an array (or a dict, tuple or list of arrays with equal rows), a `tf.data.Dataset`, or
-    any iterable of such batches, of any sizes; of `(x, y)` and `(x, y, weights)` tuples only `x` is
-    used. Rows are regrouped into batches of `batch_size` (global; rounded up to a multiple of the
-    replicas). The last batch is padded with copies of its last row, whose predictions are dropped,
-    so that no second shape is compiled.
-
-    Returns what `model.predict` would: arrays of shape (rows, ...). Raises InvalidInputError if
-    arrays have different numbers of rows, a batch is not made of arrays, the model expects rows of
-    another shape, or `model` is not a Keras model.
-    """
+    """Do what `tpuctl.predict` promises."""
     if not isinstance(model, keras.Model):
         raise InvalidInputError(f"Could not predict: {type(model).__name__} is not a Keras model.")
     replicas = count_replicas(model)

@@ -1,10 +1,10 @@
 """Open TensorFlow's distribution strategies."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from tpuctl.training.devices import Devices, Executed
+from tpuctl.training.devices import Devices, Executed, check_split
 
 
 @contextmanager
@@ -24,12 +24,15 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
 
 
 def split_cpu(count: int) -> None:
-    """Split the CPU into virtual devices; must run before TensorFlow uses it."""
+    """Split the CPU into virtual devices, and hide GPUs; must run before TensorFlow uses them."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     parts = [tf.config.LogicalDeviceConfiguration()] * count
-    tf.config.set_logical_device_configuration(cpu, parts)
+    with suppress(RuntimeError):  # in use already, perhaps split by the same cell before
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(cpu, parts)
+    check_split(count, [each.device_type for each in tf.config.list_logical_devices()])
 
 
 @contextmanager

@@ -41,7 +41,8 @@ class Variant:
 class Row:
     """One training run: the first epoch separately, since it compiles; the rest as means.
 
-    `batch_size` is global. `us_per_example` is an epoch's time over its examples.
+    `batch_size` is global. `us_per_example` is an epoch's time over its examples; `_low` and
+    `_high` are those of the fastest and the slowest epoch, and `steps` the number in the mean.
     """
 
     device: str
@@ -54,6 +55,9 @@ class Row:
     step_ms: float
     us_per_example: float
     examples_per_s: float
+    us_per_example_low: float | None = None
+    us_per_example_high: float | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,35 @@ class Bench(Outcome):
         return f"{self.machine}, {self.date}" if self.date else self.machine
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which batch sizes were measured with too few steps."""
+        few = sorted(
+            {row.batch_size for row in self.rows if (row.steps or LEAST_STEPS) < LEAST_STEPS}
+        )
+        if not few:
+            return ()
+        sizes = ", ".join(f"{size:,}" for size in few)
+        return (f"Fewer than {LEAST_STEPS} steps with a batch of {sizes}: --examples or --epochs.",)
+
+    @property
     def status(self) -> Status:
         """Partial if some runs failed, error if all did."""
         return "partial" if self.failures and self.rows else super().status
+
+
+# A mean of fewer says little.
+LEAST_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one machine measured with one device, framework and strategy."""
+
+    machine: str
+    device: str
+    framework: str
+    strategy: str
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
@@ -102,6 +132,7 @@ class Comparison(Outcome):
     before: str
     after: str
     speed_ups: tuple[SpeedUp, ...]
+    columns: tuple[Column, ...] = ()
 
 
 _HINT = "Create one with: tpuctl bench --json > FILE.json"
@@ -125,7 +156,15 @@ def compare(before: Bench, after: Bench) -> Comparison:
         before.place,
         after.place,
         tuple(_speed_up(*pair) for pair in [*pairs, best]),
+        tuple(column for bench in (before, after) for column in _columns(bench)),
     )
+
+
+def _columns(bench: Bench) -> Iterable[Column]:
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in bench.rows:
+        found.setdefault((row.device, row.framework, row.strategy), []).append(row)
+    return (Column(bench.place, *key, tuple(rows)) for key, rows in found.items())
 
 
 def load(path: Path) -> Bench:
@@ -221,8 +260,11 @@ def run_bench(
     script = find_script(template)
     variants = plan_variants(here, script, framework=framework, cpu_devices=cpu_devices)
     on_cpu = all(variant.device.startswith("CPU") for variant in variants)
-    examples = examples or (EXAMPLES_ON_CPU if on_cpu else EXAMPLES_ON_ACCELERATOR)
-    _check(batch_sizes, epochs, examples)
+    usual = EXAMPLES_ON_CPU if on_cpu else EXAMPLES_ON_ACCELERATOR
+    # At least ten steps of the largest batch, in all epochs but the first.
+    least = -(-LEAST_STEPS // max(1, epochs - 1)) * max(batch_sizes, default=1)
+    _check(batch_sizes, epochs, examples or usual)
+    examples = examples or max(usual, least)
     rows: list[Row] = []
     errors: list[TpuctlError] = []
     jobs = [(variant, size) for variant in variants for size in batch_sizes]
@@ -299,8 +341,8 @@ def _train(
 def _row(variant: Variant, batch_size: int, result: dict[str, Any]) -> Row:
     try:
         first, *rest = result["epochs"]
-        epoch_s = fmean(epoch["seconds"] for epoch in rest)
-        steps = rest[0]["steps"]
+        times = [epoch["seconds"] for epoch in rest]
+        epoch_s, steps = fmean(times), rest[0]["steps"]
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise InvalidInputError("The template's result.json has no epoch times.") from error
     examples = steps * batch_size
@@ -315,6 +357,9 @@ def _row(variant: Variant, batch_size: int, result: dict[str, Any]) -> Row:
         step_ms=round(epoch_s / steps * 1e3, 3),
         us_per_example=round(epoch_s / examples * 1e6, 3),
         examples_per_s=round(examples / epoch_s, 1),
+        us_per_example_low=round(min(times) / examples * 1e6, 3),
+        us_per_example_high=round(max(times) / examples * 1e6, 3),
+        steps=steps * len(times),
     )
 
 
@@ -337,9 +382,20 @@ def draw(bench: Bench, path: Path) -> Bench:
     """
     from tpuctl.training._plot import write_curves
 
+    write_curves(path, **plan_plot(bench))
+    return replace(bench, plot=str(path))
+
+
+def plan_plot(bench: Bench) -> dict[str, Any]:
+    """Return the arguments for `draw_curves`: one curve per device, machine and date above."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in sorted(bench.rows, key=lambda row: row.batch_size):
         name = f"{row.device}, {row.framework}"
         curves.setdefault(name, []).append((row.batch_size, row.us_per_example))
-    write_curves(path, curves, x="global batch", y="us per example")
-    return replace(bench, plot=str(path))
+    return {
+        "curves": curves,
+        "x": "global batch",
+        "y": "us per example",
+        "title": f"{bench.template} on {bench.place}",
+        "ticks": sorted(_sizes(bench)),
+    }

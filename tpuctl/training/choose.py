@@ -10,6 +10,7 @@ _ON_TPU = frozenset(
     {
         "tpu-local", "tpu-grpc", "tpu-name", "single", "mesh", "distributed+mesh", "xla-single",
         "xla-launch", "xla-launch-pop-addresses", "xla-launch-all-hosts",
+        "tpu-single", "tpu-torchrun", "tpu-torchrun-all-hosts",
     }
 )  # fmt: skip
 
@@ -30,6 +31,7 @@ class Situation:
     jax_build: str | None = None
     torch_build: str | None = None
     has_torch_xla: bool = False
+    has_torch_tpu: bool = False
     has_keras_3: bool = False
     tensorflow_workers: int = 1
     stray_process_addresses: bool = False
@@ -144,6 +146,8 @@ def _jax(situation: Situation) -> tuple[str, str]:
             return "mesh", f"{situation.devices} devices on one host"
         return "single", "one device"
     if situation.gpus and situation.jax_build == "gpu":
+        if situation.hosts > max(1, situation.tensorflow_workers):
+            return "distributed+mesh", f"{situation.hosts} hosts, each runs the program"
         return ("mesh" if situation.gpus > 1 else "single"), f"{situation.gpus} GPU(s)"
     return "cpu", "no accelerator that this JAX can see"
 
@@ -153,11 +157,22 @@ def _torch(situation: Situation) -> tuple[str, str]:
         return "xla-launch", "historic: a torch_xla for XRT, which the notebook installed itself"
     if situation.torch_build is None:
         return "not-installed", "PyTorch is not installed"
+    if situation.accelerator == "tpu" and situation.has_torch_tpu:
+        return _torch_tpu(situation)
     if situation.accelerator == "tpu" and situation.has_torch_xla:
         return _torch_xla(situation)
     if situation.gpus and situation.torch_build == "gpu":
         return ("cuda-ddp" if situation.gpus > 1 else "cuda-single"), f"{situation.gpus} GPU(s)"
     return "cpu", "no accelerator that this PyTorch can see"
+
+
+def _torch_tpu(situation: Situation) -> tuple[str, str]:
+    """TorchTPU starts one process per device, as torchrun does on GPUs."""
+    if situation.several_hosts:
+        return "tpu-torchrun-all-hosts", f"TorchTPU on {situation.hosts} hosts, each runs torchrun"
+    if situation.devices == 1:
+        return "tpu-single", "TorchTPU on one device"
+    return "tpu-torchrun", f"TorchTPU on {situation.devices} devices of one host"
 
 
 def _torch_xla(situation: Situation) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import from_plain, read_json
+from tpuctl.errors import InvalidInputError
 
 # The file where the runner writes its counts; set for the child by `run_training`.
 COUNTS_VARIABLE = "TPUCTL_COUNTS_FILE"
@@ -37,6 +38,17 @@ class Executed:
     def __str__(self) -> str:
         examples = "" if self.examples is None else f", {self.examples:,} examples"
         return f"{self.device} ({self.steps:,} steps{examples})"
+
+
+def check_split(count: int, kinds: Sequence[str]) -> None:
+    """Raise InvalidInputError unless the devices in use are that many CPUs."""
+    cpus = [kind for kind in kinds if kind.lower() == "cpu"]
+    if len(cpus) != count or len(kinds) != count:
+        raise InvalidInputError(
+            f"Could not split the CPU into {count} devices: the framework has already opened "
+            f"{', '.join(kinds)}.",
+            hint="Restart the kernel, and call tpuctl.strategy(cpu_devices=...) before any model.",
+        )
 
 
 def write_counts(path: Path, counts: Sequence[Executed]) -> None:

@@ -151,7 +151,7 @@ def plan_training(
     script = find_script(target)
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
-        offered = tuple(_over_cpus(choice, cpu_devices) for choice in offered)
+        offered = tuple(over_cpus(choice, cpu_devices) for choice in offered)
     choice = pick_choice(
         script,
         offered,
@@ -175,7 +175,8 @@ def plan_training(
     )
 
 
-def _over_cpus(choice: Choice, count: int) -> Choice:
+def over_cpus(choice: Choice, count: int) -> Choice:
+    """Spread a choice over virtual devices of the CPU."""
     spread = _CPU_STRATEGIES.get(choice.framework)
     if spread is None or choice.strategy == "not-installed":
         return choice

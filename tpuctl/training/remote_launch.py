@@ -90,6 +90,7 @@ def situation_of(setup: WorkerSetup) -> Situation:
         jax_build=("tpu" if is_tpu else "cpu") if "jax" in packages else None,
         torch_build="cpu" if "torch" in packages else None,
         has_torch_xla="torch_xla" in packages,
+        has_torch_tpu="torch_tpu" in packages,
         has_keras_3=minor(packages.get("keras", "0")) >= (3, 0),
     )
 

@@ -128,6 +128,19 @@ device = torch.device("{device}")
 print(torch.ones(2, device=device).sum().item(), "on", device)
 """
 
+_TPU_TORCHRUN = """\
+# Save as train.py. TorchTPU needs a few variables before torchrun starts the processes:
+#   set -a; eval "$(python -m torch.tpu.distributed)"; set +a
+#   torchrun {nodes} train.py
+import torch
+
+torch.distributed.init_process_group("tpu_dist")
+device = torch.device("tpu")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(device))
+print(torch.distributed.get_rank(), "of", torch.distributed.get_world_size(), "on", device)
+torch.distributed.destroy_process_group()
+"""
+
 _TORCH_DDP = """\
 # Save as train.py, then: torchrun --standalone --nproc-per-node=gpu train.py
 import os
@@ -176,6 +189,13 @@ _SNIPPETS: dict[str, dict[str, str]] = {
         "xla-launch": _XLA_LAUNCH.format(first=""),
         "xla-launch-pop-addresses": _XLA_LAUNCH.format(first=_POP),
         "xla-launch-all-hosts": _ALL_HOSTS + _XLA_LAUNCH.format(first=""),
+        "tpu-single": _TORCH_ONE.format(device="tpu"),
+        "tpu-torchrun": _TPU_TORCHRUN.format(nodes="--nproc-per-node=$WORLD_SIZE"),
+        "tpu-torchrun-all-hosts": _ALL_HOSTS
+        + _TPU_TORCHRUN.format(
+            nodes="--nnodes=$NNODES --node-rank=$NODE_RANK --master-addr=$MASTER_ADDR "
+            "--nproc-per-node=$((WORLD_SIZE / NNODES))"
+        ),
         "cuda-single": _TORCH_ONE.format(device="cuda"),
         "cuda-ddp": _TORCH_DDP,
         "cpu": _TORCH_ONE.format(device="cpu"),

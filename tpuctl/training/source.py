@@ -70,6 +70,6 @@ def _imported(modules: set[str], uses_keras: bool) -> tuple[str, ...]:
     if "keras" in heads:
         first = "jax" if "jax" in heads and "tensorflow" not in heads else "tensorflow"
         return (first, "jax" if first == "tensorflow" else "tensorflow")
-    known = {"torch_xla": "torch"}
-    order = ("torch_xla", "torch", "tensorflow", "jax")
+    known = {"torch_xla": "torch", "torch_tpu": "torch"}
+    order = ("torch_xla", "torch_tpu", "torch", "tensorflow", "jax")
     return tuple(known.get(head, head) for head in order if head in heads)[:1]

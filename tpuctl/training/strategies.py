@@ -4,17 +4,21 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.outcome import Outcome
+from tpuctl.printable import printable
 from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
 from tpuctl.training.choose import FRAMEWORKS, UNUSABLE, Choice
-from tpuctl.training.devices import Devices
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
+from tpuctl.training.plan import over_cpus
 from tpuctl.training.schedules import scaled_rate
 
 # Keras' own default.
@@ -22,7 +26,7 @@ PER_REPLICA_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(Outcome):
     """Opened devices, and the batch size and learning rate derived from their number.
 
     `batch_size` is global: over all replicas together. `native` is TensorFlow's strategy or JAX's
@@ -38,8 +42,8 @@ class Strategy:
     batch_size: int
     learning_rate: float | None
     changes: tuple[Change, ...]
-    native: Any
-    scope: Callable[[], AbstractContextManager[Any]]
+    native: Any = field(metadata={"internal": True})
+    scope: Callable[[], AbstractContextManager[Any]] = field(metadata={"internal": True})
     learning_rate_because: str = "as given"
 
     @property
@@ -47,17 +51,22 @@ class Strategy:
         """Examples of a batch per replica."""
         return self.batch_size // self.replicas
 
+    @property
+    def decisions(self) -> tuple[tuple[str, str], ...]:
+        """Name and value of everything that was decided."""
+        rate = self.learning_rate
+        pairs = (
+            ("strategy", f"{self.name} on {self.framework} ({self.because})"),
+            ("devices", f"{', '.join(self.devices)} ({self.replicas} replicas)"),
+            ("batch", f"{self.batch_size} global, {self.per_replica_batch_size} per replica"),
+            ("learning rate", f"{rate or 0:g} ({self.learning_rate_because})"),
+            *(("environment", str(change)) for change in self.changes),
+        )
+        return tuple(pair for pair in pairs if rate is not None or pair[0] != "learning rate")
+
     def __str__(self) -> str:
         """Describe every decision, one per line, to print before training."""
-        rate = f"learning rate: {self.learning_rate:g} ({self.learning_rate_because})"
-        lines = (
-            f"strategy: {self.name} on {self.framework} ({self.because})",
-            f"devices: {', '.join(self.devices)} ({self.replicas} replicas)",
-            f"batch: {self.batch_size} global, {self.per_replica_batch_size} per replica",
-            rate if self.learning_rate is not None else "",
-            *(f"environment: {change}" for change in self.changes),
-        )
-        return "\n".join(line for line in lines if line)
+        return "\n".join(printable(f"{name}: {value}") for name, value in self.decisions)
 
 
 @contextmanager
@@ -69,6 +78,7 @@ def strategy(
     per_replica_batch_size: int | None = None,
     learning_rate: float | None = None,
     base_batch_size: int | None = None,
+    cpu_devices: int | None = None,
     here: Diagnosis | None = None,
 ) -> Iterator[Strategy]:
     """Open the devices of this machine with the right strategy while the block runs.
@@ -82,17 +92,25 @@ def strategy(
     imported: environment variables that would break it are fixed first and listed in `changes`.
     The global batch is `batch_size`, or `per_replica_batch_size` (32) times the replicas;
     `learning_rate` is left as it is, unless `base_batch_size` tells the global batch that it was
-    chosen for: then it is scaled linearly.
+    chosen for: then it is scaled linearly. `cpu_devices` splits the CPU into that many virtual
+    devices instead, to practise on any machine.
 
     Raises InvalidInputError for a strategy that this machine does not offer and for a batch that is
     not divisible by the replicas, NotFoundError if the framework is not installed.
     """
     here = here or diagnose(live_machine())
     choice = choose_for(here, name, framework)
+    if cpu_devices is not None:
+        if cpu_devices < 1:
+            raise InvalidInputError(f"cpu_devices must be at least 1, not {cpu_devices}.")
+        choice = over_cpus(choice, cpu_devices) if name == "auto" else choice
     codes = {problem.code for problem in here.problems}
     changes = plan_environment(choice, codes, os.environ, libtpu=find_libtpu())
     apply_changes(changes, os.environ)
-    with _adapter(choice.framework)(choice.strategy, remote=os.environ.get("TPU_NAME")) as opened:
+    adapter = _adapter(choice.framework)
+    if cpu_devices:
+        adapter.split_cpu(cpu_devices)
+    with adapter.open_devices(choice.strategy, remote=os.environ.get("TPU_NAME")) as opened:
         size = _global_batch(opened.replicas, batch_size, per_replica_batch_size)
         rate, because = _derive_rate(learning_rate, size, base_batch_size)
         yield Strategy(
@@ -126,7 +144,7 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
         )
     if framework == "torch":
         raise InvalidInputError(
-            "PyTorch has no strategy scope: torch_xla starts processes instead.",
+            "PyTorch has no strategy scope: torch_xla and TorchTPU start processes instead.",
             hint="tpuctl doctor shows the code for it.",
         )
     wanted = _framework(here, name) if framework == "auto" else framework
@@ -174,14 +192,8 @@ def _require_tpu(here: Diagnosis, found: Choice) -> Choice:
     )
 
 
-def _adapter(framework: str) -> Callable[..., AbstractContextManager[Devices]]:
-    if framework == "jax":
-        from tpuctl.training._jax import open_devices
-
-        return open_devices
-    from tpuctl.training._tensorflow import open_devices as open_tensorflow
-
-    return open_tensorflow
+def _adapter(framework: str) -> ModuleType:
+    return import_module(f"tpuctl.training._{framework}")
 
 
 def _global_batch(replicas: int, total: int | None, each: int | None) -> int:

@@ -21,7 +21,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO, Any
 
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
+from tpuctl.errors import (
+    CompilerError,
+    InvalidInputError,
+    NotFoundError,
+    NotLoggedInError,
+    PermissionDeniedError,
+    RateLimitedError,
+    SourceChangedError,
+    TargetError,
+    TpuctlError,
+    UnavailableError,
+    WriteError,
+)
 from tpuctl.start_python import child_environment, python_command
 from tpuctl.units import format_bytes
 from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
@@ -102,7 +114,21 @@ def where_python_is() -> str | None:
 SILENCE_LIMIT_S = 60.0
 TICK_S = 0.5
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-ERRORS = {kind.code: kind for kind in (InvalidInputError, NotFoundError, TargetError)}
+ERRORS: dict[str, type[TpuctlError]] = {
+    kind.code: kind
+    for kind in (
+        CompilerError,
+        InvalidInputError,
+        NotFoundError,
+        NotLoggedInError,
+        PermissionDeniedError,
+        RateLimitedError,
+        SourceChangedError,
+        TargetError,
+        UnavailableError,
+        WriteError,
+    )
+}
 
 
 class Child:
@@ -127,8 +153,8 @@ class Child:
     ) -> Iterator[dict[str, Any]]:
         """Yield the child's answers until it closes the pipe.
 
-        Raises TargetError when a phase makes no progress for `limits_s[phase]`, else `limit_s`;
-        `more_time` is its hint.
+        Raises TargetError when a phase makes no progress for `limits_s[phase]`, or for another
+        phase `limit_s` and at least a minute of silence; `more_time` is its hint.
         """
         while True:
             if select.select([self._messages], [], [], TICK_S)[0]:
@@ -140,14 +166,18 @@ class Child:
                 for line in lines:
                     self._last = json.loads(line)
                     yield self._last
-            phase = str(self._last.get("phase", ""))
-            self._check_progress(phase, limits_s.get(phase, limit_s), more_time)
+            self._check_progress(limits_s, limit_s, more_time)
 
-    def _check_progress(self, phase: str, limit_s: float, more_time: str) -> None:
+    def _check_progress(
+        self, limits_s: Mapping[str, float], limit_s: float, more_time: str
+    ) -> None:
         # The child reports how long user code has kept it waiting; silence beyond that counts too.
         silent_s = time.monotonic() - self._silent_since
         reported_s = float(self._last.get("waiting_s", 0.0))
-        if reported_s + silent_s > limit_s and (reported_s or silent_s > SILENCE_LIMIT_S):
+        phase = str(self._last.get("phase", ""))
+        has_own_limit, limit_s = phase in limits_s, limits_s.get(phase, limit_s)
+        counts = has_own_limit or reported_s or silent_s > SILENCE_LIMIT_S
+        if counts and reported_s + silent_s > limit_s:
             place = f" It is stuck at {self._last['stuck']}." if self._last.get("stuck") else ""
             raise TargetError(
                 f"No progress for {limit_s:.0f} s while {phase}.{place}", hint=more_time
@@ -180,18 +210,31 @@ class Child:
             return "; the machine may have run out of memory"
         return ""
 
+    def how_it_ended(self) -> str:
+        """Wait for the end of the child; returns the signal or the exit code."""
+        code = self._process.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def last_words(self) -> str:
+        """The last line that it printed; may be empty."""
+        return last_words(self._read_log())
+
     def _tail(self) -> str:
-        words = last_words(self._read_log())
+        words = self.last_words()
         return f"Last output: {words}" if words else ""
 
     def _read_log(self) -> str:
         self._log.seek(0)
         return self._log.read().decode("utf-8", "replace")
 
-    def end(self) -> None:
-        """Kill the child and every process it started."""
+    def kill(self) -> None:
+        """Kill the child and every process it started; any thread may call this."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the child and wait for its end."""
+        self.kill()
         self._process.wait()
         if self._process.stdin:
             with contextlib.suppress(BrokenPipeError):
@@ -200,9 +243,16 @@ class Child:
 
 @contextmanager
 def start_child(
-    module: str, *, env: Mapping[str, str] | None = None, python: str = sys.executable
+    module: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    inherit: tuple[int, ...] = (),
 ) -> Iterator[Child]:
-    """Run a module as a child that is killed when the block ends."""
+    """Run a module as a child that is killed when the block ends.
+
+    It has the descriptors `inherit` of this process, too.
+    """
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
         try:
@@ -211,7 +261,7 @@ def start_child(
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                pass_fds=(send,),
+                pass_fds=(send, *inherit),
                 start_new_session=True,
                 env=child_environment({**QUIET, **(env or {})}),
             )

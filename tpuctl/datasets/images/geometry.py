@@ -10,7 +10,7 @@ _ORIENTATION_SHIFT = 12
 
 
 class Flag(enum.IntFlag):
-    """One bit each; the Exif orientation that was applied sits above them (`orientation_in`)."""
+    """One bit each; the Exif orientation that was applied sits above them."""
 
     SALVAGED = 1
     ENLARGED = 2
@@ -27,11 +27,6 @@ class Flag(enum.IntFlag):
 def with_orientation(flags: int, orientation: int) -> int:
     """Store an Exif orientation of 1 to 8 among the flags."""
     return int(flags) | orientation << _ORIENTATION_SHIFT
-
-
-def orientation_in(flags: int) -> int:
-    """Read back the Exif orientation that was applied; 1 means none."""
-    return flags >> _ORIENTATION_SHIFT & 15
 
 
 Mode = Literal["cover", "contain", "stretch", "short"]

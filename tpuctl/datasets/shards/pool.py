@@ -1,38 +1,27 @@
 """Worker processes that build shards: a killed one costs a retry, never the run."""
 
 import contextlib
-import json
 import math
 import queue
-import subprocess
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.plan import ShardJob
-from tpuctl.errors import (
-    InvalidInputError,
-    NotFoundError,
-    NotLoggedInError,
-    PermissionDeniedError,
-    RateLimitedError,
-    SourceChangedError,
-    TpuctlError,
-    UnavailableError,
-    WriteError,
-)
+from tpuctl.errors import TargetError, TpuctlError
 from tpuctl.progress import OnProgress, Progress
-from tpuctl.start_python import child_environment, python_command
 from tpuctl.units import format_bytes
+from tpuctl.usercode.child import Child, start_child
 
-WORKER = python_command("tpuctl.datasets.shards.worker")
+WORKER = "tpuctl.datasets.shards.worker"
+# The phase of a worker in which it has to report something now and then.
+AT_WORK = "at work"
 
 # No image within the pixel limit takes a hundredth of this.
 SILENCE_S = 300.0
@@ -40,19 +29,8 @@ SILENCE_S = 300.0
 # An image that has killed this many workers is left out; once may be the system's fault.
 _FATAL_STRIKES = 2
 _FAILED_STARTS = 3
-_ERRORS: dict[str, type[TpuctlError]] = {
-    error.__name__: error
-    for error in (
-        InvalidInputError,
-        NotFoundError,
-        NotLoggedInError,
-        PermissionDeniedError,
-        RateLimitedError,
-        SourceChangedError,
-        UnavailableError,
-        WriteError,
-    )
-}
+# The processes are what runs in parallel, so their libraries keep to one thread.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Claim = Callable[[ShardJob], bool]
 """Whether a shard is to be built here; asked just before it is begun, by any thread."""
@@ -92,15 +70,15 @@ class _Slot:
     """One worker process, replaced when it dies, and the thread that gives it jobs."""
 
     setup: WorkerSetup
-    command: Sequence[str]
+    worker: str
     inherit: tuple[int, ...]
+    silence_s: float
     claim: Claim
     jobs: "queue.SimpleQueue[ShardJob]"
     reports: "queue.Queue[_Report]"
     closing: threading.Event
-    picture_began_s: float = math.inf
-    _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
-    _stderr: IO[bytes] | None = field(default=None, init=False)
+    child: Child | None = field(default=None, init=False)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def serve(self) -> None:
         """Work until there are no jobs left or the pool closes."""
@@ -116,98 +94,58 @@ class _Slot:
         finally:
             self._end()
 
-    def kill(self) -> None:
-        """Kill the process; any thread may call this."""
-        if (process := self._process) is not None:
-            process.kill()
-
     def _end(self) -> None:
-        """Kill the process and clean up after it."""
-        process, self._process = self._process, None
-        self.picture_began_s = math.inf
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
+        self.child = None
+        self._stack.close()
 
     def _finish(self, job: ShardJob) -> None:
         """Build one shard, with a new process after each one that dies."""
         strikes: Counter[int | None] = Counter()
         crashed: dict[int, str] = {}
         while not self.closing.is_set():
-            position, end = self._attempt(job, crashed)
-            if end is None:
+            child = self._running()
+            child.ask({**job.to_json(), "crashed": crashed})
+            is_finished, position = self._listen(child, job)
+            if is_finished or self.closing.is_set():
                 return
             # A worker says which image it is at before it touches it: that one gets the blame.
             strikes[position] += 1
+            end = child.how_it_ended()
             if position is not None and strikes[position] >= _FATAL_STRIKES:
                 crashed[position] = f"it killed {strikes[position]} workers ({end})"
-            if strikes[None] >= _FAILED_STARTS and not self.closing.is_set():
+            if strikes[None] >= _FAILED_STARTS:
+                words = child.last_words()
                 raise TpuctlError(
-                    f"A worker process ended before it began: {end}{self._last_words()}",
+                    f"A worker process ended before it began: {end}{words and f': {words}'}",
                     hint="Run with --workers 1 to see whether memory is the reason.",
                 )
             self._end()
 
-    def _attempt(self, job: ShardJob, crashed: dict[int, str]) -> tuple[int | None, str | None]:
-        """Give a job to the process; returns where it died and how, or None if it finished."""
+    def _listen(self, child: Child, job: ShardJob) -> tuple[bool, int | None]:
+        """Pass on what a worker reports of a job; whether it finished, and where it was last."""
         position: int | None = None
         try:
-            process = self._running()
-            _send(process, {**job.to_json(), "crashed": crashed})
-            assert process.stdout is not None
-            for line in process.stdout:
+            for report in child.listen({AT_WORK: self.silence_s}, math.inf, more_time=""):
                 if self.closing.is_set():
                     break
-                report = json.loads(line)
-                self.picture_began_s = time.monotonic() if "at" in report else math.inf
-                if "failed" in report:
-                    name, message, hint = report["failed"]
-                    raise _ERRORS.get(name, InvalidInputError)(message, hint=hint)
+                if "error" in report:
+                    raise child.error(report)
                 if "done" in report:
                     done = tuple(from_plain(FinishedShard, one) for one in report["done"])
                     self.reports.put(Step(job, len(job.pictures), done))
-                    return position, None
-                if "at" in report:
-                    position = min(report["at"], len(job.pictures) - 1)
-                    self.reports.put(Step(job, report["at"]))
-        except BrokenPipeError:
-            pass
-        return position, self._how_it_ended()
+                    return True, position
+                position = min(report["at"], len(job.pictures) - 1)
+                self.reports.put(Step(job, report["at"]))
+        except TargetError:
+            child.kill()  # It is silent for too long.
+        return False, position
 
-    def _running(self) -> "subprocess.Popen[bytes]":
-        if self._process is None:
-            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `_end`)
-            self._process = subprocess.Popen(  # noqa: S603 (our own worker)
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=_environment(),
-                pass_fds=self.inherit,
-                start_new_session=True,  # Ctrl-C is for this process, which then ends its workers.
-            )
-            _send(self._process, to_plain(self.setup))
-        return self._process
-
-    def _how_it_ended(self) -> str:
-        if self._process is None or self.closing.is_set():
-            return "ended"
-        code = self._process.wait()
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def _last_words(self) -> str:
-        if self._stderr is None:
-            return ""
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
+    def _running(self) -> Child:
+        if self.child is None:
+            starting = start_child(self.worker, env=_ONE_THREAD, inherit=self.inherit)
+            self.child = self._stack.enter_context(starting)
+            self.child.ask(to_plain(self.setup))
+        return self.child
 
 
 def build_shards(
@@ -215,11 +153,11 @@ def build_shards(
     setup: WorkerSetup,
     *,
     inherit: tuple[int, ...] = (),
+    worker: str = WORKER,
     claim: Claim = claim_all,
-    command: Sequence[str] = WORKER,
     silence_s: float = SILENCE_S,
 ) -> Generator[Step, None, None]:
-    """Build shards in `setup.workers` processes and yield their reports as they come.
+    """Build shards in processes of the module `worker` and yield their reports as they come.
 
     The processes inherit the descriptors `inherit`, so that a lock lasts as long as any of them. A
     process that reports nothing for `silence_s` is killed. Closing the iterator ends all of them.
@@ -231,52 +169,29 @@ def build_shards(
     reports: queue.Queue[_Report] = queue.Queue()
     closing = threading.Event()
     slots = [
-        _Slot(setup, command, inherit, claim, waiting, reports, closing)
+        _Slot(setup, worker, inherit, silence_s, claim, waiting, reports, closing)
         for _ in range(min(setup.workers, len(jobs)))
     ]
     threads = [threading.Thread(target=slot.serve, daemon=True) for slot in slots]
     try:
         for thread in threads:
             thread.start()
-        yield from _collect(slots, reports, silence_s)
+        left = len(slots)
+        while left:
+            report = reports.get()
+            if isinstance(report, BaseException):
+                raise report
+            if report is None:
+                left -= 1
+            else:
+                yield report
     finally:
         closing.set()
         for slot in slots:
-            slot.kill()
+            if child := slot.child:
+                child.kill()
         for thread in threads:
             thread.join()
-
-
-def _collect(
-    slots: Sequence[_Slot], reports: "queue.Queue[_Report]", silence_s: float
-) -> Iterator[Step]:
-    left = len(slots)
-    while left:
-        try:
-            report = reports.get(timeout=1.0)
-        except queue.Empty:
-            for slot in slots:
-                if time.monotonic() - slot.picture_began_s > silence_s:
-                    slot.kill()
-            continue
-        if report is None:
-            left -= 1
-        elif isinstance(report, BaseException):
-            raise report
-        else:
-            yield report
-
-
-def _send(process: "subprocess.Popen[bytes]", message: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(message).encode() + b"\n")
-    process.stdin.flush()
-
-
-def _environment() -> dict[str, str]:
-    """Keep the worker's libraries to one thread."""
-    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return child_environment({**single, "PYTHONUNBUFFERED": "1"})
 
 
 class Meter:

@@ -1,70 +1,45 @@
-"""One worker process: jobs come in as lines on stdin, reports go out as lines on stdout.
+"""One worker process: jobs come in, and reports go out, through a `Channel`.
 
-It ends when stdin does, so it cannot outlive the run that started it, not even a killed one.
+It ends when its parent does, so it cannot outlive the run that started it, not even a killed one.
 """
 
-import json
-import os
-import queue
 import signal
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.datasets.plan import ShardJob, SiblingShard
+from tpuctl.datasets.shards.pool import AT_WORK
 from tpuctl.errors import TpuctlError
-
-if TYPE_CHECKING:
-    from tpuctl.datasets.images.memory import Admit
-    from tpuctl.datasets.shards.originals import Originals
+from tpuctl.usercode.child import Channel
 
 
 def main() -> None:
-    """Serve jobs until there are no more."""
+    """Build shards until there are no more."""
     # Ctrl-C goes to the whole process group; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reports = _take_over_stdout()
-    jobs: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    setup = jobs.get()
+    channel = Channel(int(sys.argv[1]))
+    requests = channel.requests()
+    setup = next(requests)
 
     from tpuctl.datasets.images import _shrink
     from tpuctl.datasets.images.memory import Admission
+    from tpuctl.datasets.shards._builder import Recipe, ShardBuilder, build_together
     from tpuctl.datasets.shards.originals import open_originals
+    from tpuctl.datasets.shards.work import Work
 
     _shrink.prepare_decoders()
     limits = {name: setup[name] for name in ("budget_bytes", "image_bytes", "workers")}
     admit = Admission(Path(setup["work"]), **limits)
     originals = open_originals(setup["source"], most_bytes=setup["image_bytes"] // 2)
-    serve = _Server(reports, setup, originals, admit)
-    serve.report({"ready": True})
-    while True:
-        serve.run(jobs.get())
 
+    def tell(index: int) -> None:
+        channel.send(phase=AT_WORK, at=index)
 
-class _Server:
-    def __init__(
-        self, reports: BinaryIO, setup: dict[str, Any], originals: "Originals", admit: "Admit"
-    ) -> None:
-        self._reports, self._setup = reports, setup
-        self._originals, self._admit = originals, admit
-
-    def report(self, message: dict[str, Any]) -> None:
-        try:
-            self._reports.write(json.dumps(message).encode() + b"\n")
-            self._reports.flush()
-        except BrokenPipeError:
-            os._exit(1)
-
-    def run(self, document: dict[str, Any]) -> None:
-        from tpuctl.datasets.shards._builder import Recipe, ShardBuilder, build_together
-        from tpuctl.datasets.shards.work import Work
-
+    for document in requests:
         job = ShardJob.from_json(document)
-        lead = SiblingShard(job.id, self._setup["work"], self._setup["options"])
+        lead = SiblingShard(job.id, setup["work"], setup["options"])
         builders = [
             ShardBuilder(
                 replace(job, id=each.id),
@@ -75,28 +50,11 @@ class _Server:
         ]
         crashed = {int(index): detail for index, detail in document["crashed"].items()}
         try:
-            done = build_together(builders, self._originals, self._admit, crashed, self._tell)
+            done = build_together(builders, originals, admit, crashed, tell)
         except TpuctlError as error:
-            self.report({"failed": [type(error).__name__, str(error), error.hint]})
+            channel.send(error=error.code, message=str(error), hint=error.hint)
         else:
-            self.report({"done": to_plain(done)})
-
-    def _tell(self, index: int) -> None:
-        self.report({"at": index})
-
-
-def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
-    for line in sys.stdin.buffer:
-        jobs.put(json.loads(line))
-    # The run that started us has ended or was killed: stop at once, even in the middle of decoding.
-    os._exit(0)
-
-
-def _take_over_stdout() -> BinaryIO:
-    """Keep stdout for reports: what a decoder prints must not mix with them."""
-    reports = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return reports
+            channel.send(done=to_plain(done))
 
 
 if __name__ == "__main__":

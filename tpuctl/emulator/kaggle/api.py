@@ -21,7 +21,7 @@ from tpuctl.emulator.kaggle.sessions import Session, Sessions
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.storage.api import read_range
+from tpuctl.emulator.storage.downloads import read_range
 
 _LARGEST_BODY = 64 << 20
 _DATA_SET_S = 3.0

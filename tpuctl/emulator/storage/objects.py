@@ -4,9 +4,9 @@ The bytes of each object are a file; a journal says which files are objects. A l
 crash left incomplete was never answered, and is dropped, and so are files that it does not name.
 """
 
-import base64
 import json
 import os
+import shutil
 import threading
 from bisect import bisect_left, insort
 from collections import defaultdict
@@ -22,12 +22,8 @@ from tpuctl.emulator.storage.resources import (
     Conditions,
     StoredObject,
     check_bucket_name,
-    read_whole,
 )
 from tpuctl.storage.local import ensure_folder, open_own, translated_write_errors, write_atomically
-
-_MOST_ITEMS = 1000
-_NOT_SUPPORTED = ("matchGlob", "softDeleted", "filter", "includeTrailingDelimiter")
 
 
 @dataclass
@@ -36,6 +32,8 @@ class Bucket:
 
     name: str
     location: str
+    fields: Document = field(default_factory=dict)
+    metageneration: int = 1
     objects: dict[str, StoredObject] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
 
@@ -50,17 +48,30 @@ class Bucket:
         del self.names[bisect_left(self.names, name)]
         return self.objects.pop(name)
 
-    def resource(self) -> Document:
+    def resource(self, place: str) -> Document:
         """The bucket as the API shows it."""
-        region = "-" in self.location
         return {
             "kind": "storage#bucket",
             "id": self.name,
+            "selfLink": f"{place}/storage/v1/b/{self.name}",
             "name": self.name,
             "location": self.location,
-            "locationType": "region" if region else "multi-region",
+            "locationType": self.location_type,
+            "metageneration": str(self.metageneration),
+            "etag": f"{self.metageneration:x}",
             "storageClass": "STANDARD",
+            **self.fields,
         }
+
+    @property
+    def location_type(self) -> str:
+        """Whether the bucket is in one region or in several."""
+        return "region" if "-" in self.location else "multi-region"
+
+    def record(self) -> Document:
+        """What the journal says about the bucket."""
+        names = ("name", "location", "fields", "metageneration")
+        return {"bucket": {name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ class Upload:
     bucket: str
     name: str
     file: Path
-    sums: Checksums
+    sums: Checksums | StoredObject
     fields: Document
     components: int = 0
 
@@ -130,13 +141,23 @@ class Buckets:
             return found
         raise storage_error("no_bucket")
 
-    def add_bucket(self, name: str, location: str) -> Bucket:
+    def add_bucket(self, bucket: Bucket) -> None:
         """Create a bucket."""
-        check_bucket_name(name)
+        check_bucket_name(bucket.name)
         with self.lock:
-            if name in self.buckets:
+            if bucket.name in self.buckets:
                 raise storage_error("bucket_taken")
-            self._record({"bucket": {"name": name, "location": location}})
+            self._record(bucket.record())
+
+    def change_bucket(self, name: str, fields: Callable[[Document], Document]) -> Bucket:
+        """Change the fields of a bucket."""
+        with self.lock:
+            old = self.bucket(name)
+            self._record(
+                replace(
+                    old, fields=fields(old.fields), metageneration=old.metageneration + 1
+                ).record()
+            )
             return self.buckets[name]
 
     def remove_bucket(self, name: str) -> None:
@@ -154,8 +175,10 @@ class Buckets:
             raise storage_error("no_object", bucket=bucket, name=name)
         return found
 
-    def put(self, upload: Upload, conditions: Conditions) -> StoredObject:
-        """Make an object of a complete upload, if the preconditions hold."""
+    def put(
+        self, upload: Upload, conditions: Conditions, *, moved: StoredObject | None = None
+    ) -> StoredObject:
+        """Make an object of a complete upload, if the preconditions hold, in place of `moved`."""
         with self.lock:
             conditions.check(self.bucket(upload.bucket).objects.get(upload.name))
             generation = self._next_us()
@@ -175,8 +198,32 @@ class Buckets:
             )
             with translated_write_errors(upload.file):
                 os.replace(upload.file, self.path(stored))
-            self._record({"object": to_plain(stored)})
+            gone = {"no_object": [moved.bucket, moved.name]} if moved else {}
+            self._record({"object": to_plain(stored), **gone})
             return stored
+
+    def copy(
+        self,
+        source: StoredObject,
+        target: tuple[str, str],
+        fields: Document,
+        conditions: Conditions,
+        *,
+        moved: bool = False,
+    ) -> StoredObject:
+        """Make an object with the bytes of another one, which is gone if it is `moved`."""
+        file = self.new_file()
+        try:
+            with translated_write_errors(file), self.lock:
+                try:
+                    os.link(self.path(source), file)
+                except OSError:
+                    # Not every file system has links.
+                    shutil.copyfile(self.path(source), file)
+                upload = Upload(*target, file, source, fields, source.components)
+                return self.put(upload, conditions, moved=source if moved else None)
+        finally:
+            file.unlink(missing_ok=True)
 
     def patch(
         self,
@@ -184,15 +231,15 @@ class Buckets:
         name: str,
         query: Mapping[str, object],
         conditions: Conditions,
-        changes: Document,
+        change: Callable[[Document], Document],
     ) -> StoredObject:
-        """Change the metadata of an object; None removes a field."""
+        """Change the metadata of an object."""
         with self.lock:
             current = self.get(bucket, name, query)
             conditions.check(current)
             changed = replace(
                 current,
-                fields={key: text for key, text in (current.fields | changes).items() if text},
+                fields=change(current.fields),
                 metageneration=current.metageneration + 1,
                 updated_us=self._next_us(),
             )
@@ -249,13 +296,14 @@ class Buckets:
         self._apply(line)
 
     def _apply(self, line: Document) -> None:
+        if "object" in line:
+            self._put_object(StoredObject(**line["object"]))
         match line:
-            case {"object": value}:
-                self._put_object(StoredObject(**value))
             case {"no_object": [bucket, name]}:
                 self.path(self.buckets[bucket].remove(name)).unlink(missing_ok=True)
             case {"bucket": value}:
-                self.buckets[value["name"]] = Bucket(value["name"], value["location"])
+                known = self.buckets.get(value["name"], Bucket(value["name"], value["location"]))
+                self.buckets[known.name] = replace(known, **value)
             case {"no_bucket": name}:
                 del self.buckets[name]
             case {"session": value}:
@@ -293,57 +341,6 @@ class Buckets:
         yield {"faults": self.fault_counts}
         yield from ({"no_bucket": name} for name in initial - set(self.buckets))
         for bucket in self.buckets.values():
-            yield {"bucket": {"name": bucket.name, "location": bucket.location}}
+            yield bucket.record()
             yield from ({"object": to_plain(stored)} for stored in bucket.objects.values())
         yield from ({"session": to_plain(session)} for session in self.sessions.values())
-
-
-def list_objects(bucket: Bucket, query: Mapping[str, str]) -> Document:
-    """List one page of the objects of a bucket, and of their prefixes up to a delimiter."""
-    for key in _NOT_SUPPORTED:
-        if query.get(key, "false") != "false":
-            raise storage_error("unimplemented", what=key)
-    most = min(read_whole(query, "maxResults") or _MOST_ITEMS, _MOST_ITEMS)
-    items: list[Document] = []
-    prefixes: list[str] = []
-    document: Document = {"kind": "storage#objects"}
-    last = ""
-    for entry, is_prefix in _entries(bucket, query):
-        if len(items) + len(prefixes) == most:
-            document["nextPageToken"] = base64.urlsafe_b64encode(last.encode()).decode()
-            break
-        last = entry
-        if is_prefix:
-            prefixes.append(entry)
-        else:
-            items.append(bucket.objects[entry].resource())
-    lists = {"items": items, "prefixes": prefixes}
-    return document | {key: found for key, found in lists.items() if found}
-
-
-def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Return names and prefixes in order, each with whether it is a prefix."""
-    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-    end = query.get("endOffset", "")
-    token = query.get("pageToken", "")
-    try:
-        after = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
-    except ValueError:
-        raise storage_error("number", value=token, field="pageToken") from None
-    index = bisect_left(bucket.names, max(prefix, query.get("startOffset", ""), after))
-    while index < len(bucket.names):
-        name = bucket.names[index]
-        if not name.startswith(prefix) or (end and name >= end):
-            return
-        cut = name.find(delimiter, len(prefix)) if delimiter else -1
-        folder = name[: cut + len(delimiter)] if cut >= 0 else ""
-        if folder and folder > after:
-            yield folder, True
-        if not folder and name > after:
-            yield name, False
-        # Skip the rest of that folder at once: it may hold very many objects.
-        if folder:
-            first_after = folder[:-1] + chr(ord(folder[-1]) + 1)
-            index = bisect_left(bucket.names, first_after, index + 1)
-        else:
-            index += 1

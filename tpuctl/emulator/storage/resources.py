@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Protocol
+from urllib.parse import quote
 
 from tpuctl.emulator.errors import storage_error
 from tpuctl.emulator.methods import Document
@@ -11,6 +12,10 @@ from tpuctl.emulator.methods import Document
 WRITABLE = (
     "cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType",
     "customTime", "metadata", "storageClass",
+)  # fmt: skip
+BUCKET_FIELDS = (
+    "autoclass", "cors", "defaultEventBasedHold", "iamConfiguration", "labels", "lifecycle",
+    "logging", "rpo", "softDeletePolicy", "storageClass", "website",
 )  # fmt: skip
 _LARGEST_NAME_BYTES = 1024
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
@@ -54,11 +59,15 @@ class StoredObject:
         """The entity tag, which is new after every change."""
         return f"{self.generation:x}/{self.metageneration}"
 
-    def resource(self) -> Document:
-        """The object as the API shows it."""
+    def resource(self, place: str) -> Document:
+        """The object as the API shows it, with links to the server at an address."""
+        path = f"storage/v1/b/{self.bucket}/o/{quote(self.name, safe='', errors='surrogateescape')}"
+        media = f"{place}/download/{path}?generation={self.generation}&alt=media"
         document: Document = {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
+            "selfLink": f"{place}/{path}",
+            "mediaLink": media,
             "bucket": self.bucket,
             "name": self.name,
             "generation": str(self.generation),
@@ -99,13 +108,13 @@ class Conditions:
             raise storage_error("not_modified" if reading else "condition")
 
 
-def read_conditions(query: Lookup) -> Conditions:
-    """Read the preconditions of a request, or of a source of a composition."""
+def read_conditions(query: Lookup, prefix: str = "if") -> Conditions:
+    """Read the preconditions of a request, or of a source of a copy or a composition."""
     return Conditions(
-        read_whole(query, "ifGenerationMatch"),
-        read_whole(query, "ifGenerationNotMatch"),
-        read_whole(query, "ifMetagenerationMatch"),
-        read_whole(query, "ifMetagenerationNotMatch"),
+        read_whole(query, f"{prefix}GenerationMatch"),
+        read_whole(query, f"{prefix}GenerationNotMatch"),
+        read_whole(query, f"{prefix}MetagenerationMatch"),
+        read_whole(query, f"{prefix}MetagenerationNotMatch"),
     )
 
 
@@ -118,6 +127,25 @@ def read_whole(query: Lookup, key: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise storage_error("number", value=text, field=key)
     return int(text)
+
+
+def merged(fields: Document, changes: Document) -> Document:
+    """Change fields as a patch does: null removes one, `metadata` and `labels` are merged."""
+    found = {**fields, **changes}
+    for key in ("metadata", "labels"):
+        if changes.get(key) and fields.get(key):
+            found[key] = merged(fields[key], changes[key])
+        elif changes.get(key):
+            found[key] = {name: text for name, text in changes[key].items() if text is not None}
+    return {key: value for key, value in found.items() if value not in (None, "", {}, [])}
+
+
+def bucket_fields(body: Document) -> Document:
+    """Select what a bucket remembers; raises StorageError for what would have an effect."""
+    versioning, space = body.get("versioning") or {}, body.get("hierarchicalNamespace") or {}
+    if versioning.get("enabled") or space.get("enabled"):
+        raise storage_error("unimplemented", what="versioning and hierarchical namespaces")
+    return {key: body[key] for key in BUCKET_FIELDS if key in body}
 
 
 def check_object_name(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 from tpuctl.emulator.errors import StorageError, storage_error
 from tpuctl.emulator.http import PIECE_BYTES, ConnectionCut, Headers, Reply, Request
 from tpuctl.emulator.methods import Document
+from tpuctl.emulator.multipart import read_parts
 from tpuctl.emulator.storage._checksums import Checksums
 from tpuctl.emulator.storage.objects import Buckets, Session, Upload
 from tpuctl.emulator.storage.resources import (
@@ -25,7 +26,6 @@ from tpuctl.storage.local import open_own
 CHUNK_BYTES = 256 << 10
 _LARGEST_MULTIPART_BYTES = 256 << 20
 _LARGEST_METADATA_BYTES = 1 << 20
-_BOUNDARY = re.compile(r'boundary="?([^";]+)"?', re.IGNORECASE)
 _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?:(?P<total>\d+)|\*)")
 
 
@@ -82,7 +82,7 @@ def name_of_upload(buckets: Buckets, request: Request) -> str:
         return name
     head = request.body.peek()
     if request.query.get("uploadType") == "multipart":
-        head = head.partition(b"\r\n\r\n")[2].partition(b"\r\n--")[0]
+        head = re.split(rb"\r?\n--", re.split(rb"\r?\n\r?\n", head, maxsplit=1)[-1], maxsplit=1)[0]
     with suppress(StorageError):
         return str(read_document(head).get("name") or "")
     return ""
@@ -95,12 +95,15 @@ def _media(buckets: Buckets, request: Request) -> Reply:
 
 
 def _multipart(buckets: Buckets, request: Request) -> Reply:
-    boundary = _BOUNDARY.search(request.headers.get("Content-Type", ""))
-    if not boundary:
-        raise storage_error("multipart", why="the boundary is missing")
     body = request.body.read(_LARGEST_MULTIPART_BYTES)
-    (_, text), (media_type, data) = _parts(body, boundary[1].encode())
-    metadata = read_document(text)
+    try:
+        parts = read_parts(body, request.headers.get("Content-Type", ""))
+    except ValueError as error:
+        raise storage_error("multipart", why=error) from None
+    if len(parts) != 2:
+        raise storage_error("multipart", why="it must have two parts")
+    (_, text), (headers, data) = parts
+    media_type, metadata = headers.get("Content-Type"), read_document(text)
     content_type = metadata.setdefault("contentType", media_type)
     if media_type and content_type != media_type:
         raise storage_error("types_differ", media=media_type, declared=content_type)
@@ -122,10 +125,11 @@ def store_object(
             for piece in pieces:
                 target.write(piece)
                 sums.add(piece)
-        _check_sums(sums, declared.crc32c, declared.md5)
+        check_sums(sums, declared.crc32c, declared.md5)
         bucket = request.names["bucket"]
         upload = Upload(bucket, declared.name, file, sums, declared.fields, components)
-        return Reply(document=buckets.put(upload, read_conditions(request.query)).resource())
+        stored = buckets.put(upload, read_conditions(request.query))
+        return Reply(document=stored.resource(request.place))
     finally:
         file.unlink(missing_ok=True)
 
@@ -147,7 +151,7 @@ def _start(buckets: Buckets, request: Request) -> Reply:
     )
     buckets.session_file(session).touch()
     buckets.save_session(session)
-    place = f"http://{request.headers['Host']}/upload/storage/v1/b/{session.bucket}/o"
+    place = f"{request.place}/upload/storage/v1/b/{session.bucket}/o"
     location = f"{place}?uploadType=resumable&upload_id={session.id}"
     return Reply(headers={"Location": location, "X-GUploader-UploadID": session.id})
 
@@ -166,7 +170,11 @@ def resume(buckets: Buckets, request: Request) -> Reply:
         persisted = _append(buckets.session_file(session), request, chunk)
         if persisted == chunk.total or chunk.is_all:
             return _complete(buckets, request, session)
-    return Reply(308, headers={"Range": f"bytes=0-{persisted - 1}"} if persisted else {})
+    headers = {"Range": f"bytes=0-{persisted - 1}"} if persisted else {}
+    # Browsers and some proxies take 308 for a redirection.
+    if request.headers.get("X-GUploader-No-308", "").lower() == "yes":
+        return Reply(headers={"X-HTTP-Status-Code-Override": "308", **headers})
+    return Reply(308, headers=headers)
 
 
 def cancel(buckets: Buckets, request: Request) -> Reply:
@@ -237,11 +245,11 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
         while piece := arrived.read(PIECE_BYTES):
             sums.add(piece)
     upload = Upload(session.bucket, session.name, file, sums, session.fields)
-    hashes = _hashes(request.headers)
+    hashes = read_hashes(request.headers)
     try:
-        _check_sums(sums, session.crc32c, session.md5)
-        _check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
-        document = buckets.put(upload, session.conditions).resource()
+        check_sums(sums, session.crc32c, session.md5)
+        check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
+        document = buckets.put(upload, session.conditions).resource(request.place)
     except StorageError:
         buckets.save_session(replace(session, cancelled=True))
         raise
@@ -249,7 +257,7 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
     return Reply(document=document)
 
 
-def _check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
+def check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
     """Raise StorageError where the checksums are not those that were declared."""
     if crc32c and crc32c != sums.crc32c:
         raise storage_error("crc32c", declared=crc32c, actual=sums.crc32c)
@@ -261,7 +269,7 @@ def _declared(request: Request, metadata: Document) -> Declared:
     in_query, in_body = request.query.get("name"), metadata.get("name")
     if in_query and in_body and in_query != in_body:
         raise storage_error("names_differ", body=in_body, query=in_query)
-    hashes = _hashes(request.headers)
+    hashes = read_hashes(request.headers)
     return Declared(
         check_object_name(str(in_query or in_body or "")),
         writable(metadata),
@@ -275,37 +283,18 @@ def writable(metadata: Document) -> Document:
     return {key: metadata[key] for key in WRITABLE if metadata.get(key)}
 
 
-def _hashes(headers: Headers) -> dict[str, str]:
+def read_hashes(headers: Headers) -> dict[str, str]:
     """Read the checksums in a header such as `X-Goog-Hash: crc32c=n03x6A==,md5=...`."""
     pairs = (part.strip().partition("=") for part in headers.get("X-Goog-Hash", "").split(","))
     return {name: value for name, _, value in pairs if value}
 
 
-def _parts(body: bytes, boundary: bytes) -> list[tuple[str | None, bytes]]:
-    """Return the content type and the bytes of both parts of a multipart body."""
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
-    if len(pieces) != 4 or not pieces[3].startswith(b"--"):
-        raise storage_error("multipart", why="it must have two parts and an end")
-    return [_part(piece) for piece in pieces[1:3]]
-
-
-def _part(piece: bytes) -> tuple[str | None, bytes]:
-    head, separator, content = piece.partition(b"\r\n\r\n")
-    if not separator:
-        raise storage_error("multipart", why="the headers of a part have no end")
-    for line in head.decode("latin-1").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip().lower() == "content-type":
-            return value.strip(), content
-    return None, content
-
-
 def read_document(text: bytes) -> Document:
-    """Read a body that must be a JSON object."""
+    """Read a body that must be a JSON object; null is an empty one."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise storage_error("json") from None
-    if not isinstance(document, dict):
+    if not isinstance(document, dict | None):
         raise storage_error("json")
-    return document
+    return document or {}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tpuctl.linting.models import DATA, Edit, Hit, Severity
-from tpuctl.linting.program import Program, argument
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument, beginning, root
 
 _PREFIXES = {
     "tf.contrib": ("T101", "TensorFlow 2"),
@@ -27,7 +28,8 @@ _OLD_STRATEGY = "tf.distribute.experimental.TPUStrategy"
 # Names of modules that are written often enough to have a usual short one.
 _SHORT_NAMES = {"torch_xla.runtime": "xr", "torch_xla.distributed.spmd": "xs"}
 _SPAWNERS = ("torch_xla.distributed.xla_multiprocessing.spawn", "torch_xla.launch")
-_EXPECTED = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"}
+_DROPPED_ATTRIBUTES = ("device_buffers", "sharding_spec")
+_GRAPH_MODE = ("Session", "InteractiveSession", "disable_v2_behavior", "disable_eager_execution")
 
 
 @dataclass(frozen=True)
@@ -68,133 +70,79 @@ def lookup(path: str) -> tuple[str, Gone] | None:
     """Find the longest beginning of a path that is gone."""
     table = gone_names()
     path = path.removeprefix("tf.") if path.startswith("tf.keras") else path
-    while path:
-        if path in table:
-            return path, table[path]
-        path = path.rpartition(".")[0]
-    return None
+    # The names of sizes of a model, such as RegNetX002, are one entry.
+    old = beginning(path, table) or beginning(path.rstrip("0123456789"), table)
+    return (old, table[old]) if old else None
 
 
 def dropped_names(program: Program) -> Iterator[Hit]:
     """Look up every imported name in the table of what is gone."""
-    for alias, path in program.imports:
-        if found := lookup(path):
-            yield _hit(program, alias, *found, shown=path, edit=None)
-    for node, path in program.paths:
+    for node, path in (*program.imports, *program.paths):
         if found := lookup(path):
             old, gone = found
-            if old in _PREFIXES and gone.new is None:
-                yield _hit(program, node, old, gone, shown=path, edit=None)
-                continue
-            part = _part(node, path.removeprefix("tf.") if old.startswith("keras.") else path, old)
-            edit = _rename(program, part, old, gone)
-            yield _hit(program, part, old, gone, shown=program.path(part) or path, edit=edit)
+            rest = path.removeprefix("tf." if old.startswith("keras.") else "")[len(old) :]
+            new = gone.new + rest if gone.new else None
+            if new and path.startswith("tf.keras") and new.startswith("keras"):
+                new = f"tf.{new}"
+            guarded = program.is_guarded(node)
+            severity: Severity | None = "warning" if gone.still_works else None
+            edits = _renaming(program, node, new) if new and gone.same_arguments else ()
+            yield Hit(
+                gone.code,
+                node,
+                _gone_message(path, gone, new),
+                "maybe" if guarded else severity,
+                edits=edits,
+            )
 
 
-def _part(node: ast.expr, path: str, old: str) -> ast.expr:
-    """Return the part of a dotted expression that stands for the beginning of its path."""
-    for _ in range(path.count(".") - old.count(".")):
-        if isinstance(node, ast.Attribute):
-            node = node.value
-    return node
-
-
-def _hit(
-    program: Program, node: ast.AST, old: str, gone: Gone, *, shown: str, edit: Edit | None
-) -> Hit:
+def _gone_message(path: str, gone: Gone, new: str | None) -> str:
     if gone.still_works:
-        message = f"{shown} is the old name of {gone.new}, and warns."
-    elif gone.new and gone.same_arguments:
-        message = f"{shown} is gone from {gone.library}; it is now {_as_shown(shown, gone.new)}."
-    elif gone.new:
-        new = _as_shown(shown, gone.new)
-        message = f"{shown} is gone from {gone.library}; {new} takes other arguments."
-    else:
-        message = f"{shown} is gone from {gone.library}."
-    severity: Severity | None = "warning" if gone.still_works else None
-    if is_guarded(program, node):
-        severity, edit = "maybe", None
-    return Hit(gone.code, node, message, severity, edits=(edit,) if edit else ())
+        return f"{path} is the old name of {new}, and warns." if new else f"{path} is deprecated."
+    if new is None:
+        return f"{path} is gone from {gone.library}."
+    now = f"it is now {new}" if gone.same_arguments else f"{new} takes other arguments"
+    return f"{path} is gone from {gone.library}; {now}."
 
 
-def _as_shown(shown: str, new: str) -> str:
-    return f"tf.{new}" if shown.startswith("tf.keras") and new.startswith("keras") else new
-
-
-def is_guarded(program: Program, node: ast.AST) -> bool:
-    """Whether the program expects that a name may be missing: try, or a look at the version."""
-    inside = node
-    for outer in program.ancestors(node):
-        if isinstance(outer, ast.Try) and inside in outer.body:
-            for handler in outer.handlers:
-                names = (
-                    {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)}
-                    if (handler.type)
-                    else _EXPECTED
-                )
-                if names & _EXPECTED:
-                    return True
-        if isinstance(outer, (ast.If, ast.IfExp)) and inside is not outer.test:
-            asked = ast.dump(outer.test)
-            if "ersion" in asked or "hasattr" in asked or "VERSION" in asked:
-                return True
-        inside = outer
-    return False
-
-
-def _rename(program: Program, node: ast.expr, old: str, gone: Gone) -> Edit | None:
+def _renaming(program: Program, node: ast.AST, new: str) -> tuple[Edit, ...]:
     """Write the successor of a name with the alias that the program uses, if that is all."""
-    if gone.new is None or not gone.same_arguments:
-        return None
-    root = node
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    base = program.path(root)
-    if not isinstance(root, ast.Name) or root is node:
-        return None
-    new = gone.new
+    first = root(node)
+    if first is None or first is node:
+        return ()
+    base = program.path(first)
     if base == "tf" and new.startswith("keras."):
         new = f"tf.{new}"
-    if base.startswith("tf.keras") and new.startswith("keras."):
-        new = f"tf.{new}"
     if new.startswith(f"{base}."):
-        return Edit(node, "replace", root.id + new[len(base) :])
+        return (Edit(node, "replace", first.id + new[len(base) :]),)
     module, _, name = new.rpartition(".")
     if short := _SHORT_NAMES.get(module):
         known = next((a.asname for a, path in program.imports if path == module and a.asname), None)
         needs = () if known else (f"import {module} as {short}",)
-        return Edit(node, "replace", f"{known or short}.{name}", needs)
-    return None
+        return (Edit(node, "replace", f"{known or short}.{name}", needs),)
+    return ()
 
 
 def sessions(program: Program) -> Iterator[Hit]:
     """Find what only a graph session understands, besides the names themselves."""
-    if any(path.startswith("tf.compat.v1") for _, path in (*program.paths, *program.imports)):
-        yield from _compatible_sessions(program)
+    used = (path for _, path in (*program.paths, *program.imports))
+    if any(path.startswith("tf.compat.v1") for path in used):
+        # This runs, but not on a TPU of today.
+        for name in _GRAPH_MODE if program.aims_at_tpu else ():
+            for call in program.calls_of(f"tf.compat.v1.{name}"):
+                message = f"tf.compat.v1.{name} is graph mode, which reaches no TPU of today."
+                yield Hit("T102", call, message, "warning")
         return
-    if "tensorflow" not in _imported(program):
+    if "tf" not in program.modules:
         return
     for call in program.methods("run", "eval"):
         for keyword in call.keywords:
             if keyword.arg == "feed_dict":
                 yield Hit("T102", keyword, "feed_dict feeds a session, and there are none.")
-
-
-def _compatible_sessions(program: Program) -> Iterator[Hit]:
-    """Graph mode through tf.compat.v1 runs, but not on a TPU of today."""
-    if not program.aims_at_tpu:
-        return
-    names = ("Session", "InteractiveSession", "disable_v2_behavior", "disable_eager_execution")
-    for name in names:
-        for call in program.calls_of(f"tf.compat.v1.{name}"):
-            message = f"tf.compat.v1.{name} is graph mode, which reaches no TPU of today."
-            yield Hit("T102", call, message, "warning")
-
-
-def _imported(program: Program) -> set[str]:
-    return {"tensorflow" if path == "tf" else path for _, path in program.imports} | {
-        "tensorflow" for _, path in program.imports if path.startswith("tf.")
-    }
+    for call in program.methods("make_one_shot_iterator", "make_initializable_iterator"):
+        if isinstance(call.func, ast.Attribute) and not program.path(call.func):
+            message = f"Data sets have no {call.func.attr}() in TensorFlow 2; loop over them."
+            yield Hit("T103", call, message)
 
 
 def refused_jax_calls(program: Program) -> Iterator[Hit]:
@@ -222,16 +170,10 @@ def dropped_array_attributes(program: Program) -> Iterator[Hit]:
         message = "Arrays have no block_host_until_ready(); it is block_until_ready()."
         yield Hit("T108", call, message, edits=(edit,))
     for node in program.references:
-        dropped = ("device_buffers", "sharding_spec")
-        if isinstance(node, ast.Attribute) and node.attr in dropped and not _asked(program, node):
+        if not isinstance(node, ast.Attribute) or node.attr not in _DROPPED_ATTRIBUTES:
+            continue
+        if not program.is_guarded(node) and not program.path(node):
             yield Hit("T108", node, f"Arrays have no {node.attr} any more; use addressable_shards.")
-
-
-def _asked(program: Program, node: ast.AST) -> bool:
-    return (
-        is_guarded(program, node)
-        or program.path(node if isinstance(node, ast.expr) else None) != ""
-    )
 
 
 def spawned_processes(program: Program) -> Iterator[Hit]:
@@ -239,18 +181,12 @@ def spawned_processes(program: Program) -> Iterator[Hit]:
     for call in program.calls_of(*_SPAWNERS):
         given = argument(call, 2 if program.called(call) == _SPAWNERS[0] else None, "nprocs")
         value = program.constant(given)
-        none = isinstance(given, ast.Constant) and given.value is None
-        if given is None or none or value == 1:
+        if given is None or value == 1 or getattr(given, "value", 0) is None:
             continue
-        by_name = any(keyword.value is given for keyword in call.keywords)
+        by_name = value is not None and any(keyword.value is given for keyword in call.keywords)
         edits = (Edit(call, "keyword", "nprocs>"),) if by_name else ()
-        shown = ast.unparse(given)
-        if value is None:
-            message = f"nprocs={shown} raises ValueError unless it is 1 or None."
-            yield Hit("T111", given, message, "maybe")
-        else:
-            message = f"nprocs={shown} raises ValueError: only 1 and None are supported."
-            yield Hit("T111", given, message, edits=edits)
+        message = f"nprocs={ast.unparse(given)} raises ValueError unless it is 1 or None."
+        yield Hit("T111", given, message, "maybe" if value is None else None, edits=edits)
 
 
 CHECKS = (

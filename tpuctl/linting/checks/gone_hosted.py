@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from tpuctl.linting.cells import Command
 from tpuctl.linting.models import Edit, Hit, as_dict
-from tpuctl.linting.program import Program, argument
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument
 from tpuctl.linting.targets import UNKNOWN
 
 RESOLVERS = (
@@ -22,11 +23,11 @@ STRATEGIES = (
 )  # fmt: skip
 _VARIABLES = ("COLAB_TPU_ADDR", "XRT_TPU_CONFIG")
 # What a notebook's file says about its accelerator.
+_OLD_APIS = (["tpu", "v1"], ["tpu", "v1alpha1"])
 _RETIRED = {"V28": "Colab v2-8", "tpu1vmV38": "Kaggle v3-8", "tpuV38": "Kaggle v3-8"}
 _OLD_PACKAGES = re.compile(
-    r"(?<![\w/.-])(?:tensorflow|tf-nightly|tensorflow-tpu|tensorflow-gpu)==(?:1\.|2\.(?:\d|1[0-5])(?:\.|\b))"
+    r"(?<![\w/.-])(?:tensorflow|tf-nightly|tensorflow-tpu|tensorflow-gpu)==(?:1\.|2\.(?:\d|1[0-5])(?!\d))"
     r"|pytorch-xla-env-setup|cloud-tpu-client|torch_xla-1\.|torch_xla==1\."
-    r"|VERSION\s*=\s*[\"']?(?:20\d{6}|nightly)\b.*xla"
 )
 _OLD_NODES = re.compile(
     r"\bctpu\s+(?:up|status|pause|delete)|gcloud\s+(?:(?:alpha|beta)\s+)?compute\s+tpus\s+"
@@ -97,13 +98,20 @@ def legacy_nodes(program: Program) -> Iterator[Hit]:
         elif has_place(call) and not program.target.situation.several_hosts:
             message = "A TPU looked up by name, zone and project is a legacy node."
             yield Hit("T113", call, message, "warning")
-    for node in program.nodes[ast.Constant]:
+    for call in program.calls_of("googleapiclient.discovery.build"):
+        if [program.constant(given) for given in call.args[:2]] in _OLD_APIS:
+            message = "Version 1 of the Cloud TPU API knows legacy nodes only; use v2."
+            yield Hit("T113", call, message, "warning")
+    message = "A grpc:// address is that of a legacy TPU node."
+    # Where it is made of this variable, that is the finding.
+    named = "COLAB_TPU_ADDR" in program.document.text
+    for node in program.nodes[ast.Constant] if not named else ():
         is_address = isinstance(node.value, str) and node.value.startswith("grpc://")
         if is_address and _is_of_tpu(program, node) and not _inside_resolver(program, node):
-            yield Hit("T113", node, "A grpc:// address is that of a legacy TPU node.", "warning")
+            yield Hit("T113", node, message, "warning")
     for command in program.document.commands:
         if command.text.startswith("!") and "grpc://" in command.text:
-            yield _of_command("T113", command, "A grpc:// address is that of a legacy TPU node.")
+            yield _of_command("T113", command, message)
 
 
 def has_place(call: ast.Call) -> bool:
@@ -114,8 +122,6 @@ def has_place(call: ast.Call) -> bool:
 def _is_of_tpu(program: Program, node: ast.Constant) -> bool:
     """Whether an address is that of a TPU: by its port, or the name it is given."""
     statement = program.statement(node)
-    if statement is None or "COLAB_TPU_ADDR" in ast.dump(statement):
-        return False
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     named = any("tpu" in ast.unparse(target).lower() for target in targets)
     return ":8470" in str(node.value) or named

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from tpuctl.linting.models import Edit, Hit
-from tpuctl.linting.program import Program, argument
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument
 
 _METHODS = {
     "fit_generator": "fit",
@@ -15,19 +16,22 @@ _METHODS = {
     "predict_classes": None,
     "sync_to_cpu": None,
 }
-_COMPILE = {
-    "experimental_steps_per_execution": "steps_per_execution",
-    "experimental_run_tf_function": "",
-    "sample_weight_mode": "",
+# Who refuses an argument, which one, and its new name: none, or "" where it had no effect.
+_ARGUMENTS = {
+    ("an optimizer", "lr"): "learning_rate",
+    ("an optimizer", "decay"): None,
+    ("ModelCheckpoint()", "period"): None,
+    ("compile()", "experimental_steps_per_execution"): "steps_per_execution",
+    ("compile()", "experimental_run_tf_function"): "",
+    ("compile()", "sample_weight_mode"): "",
 }
-_OPTIMIZERS = ("tf.keras.optimizers.", "keras.optimizers.")
 
 
 def uses_keras(program: Program) -> bool:
     """Whether a program imports Keras, alone or with TensorFlow, and not Keras 2."""
     paths = [path for _, path in (*program.imports, *program.paths)]
     legacy = any(path == "tf_keras" or path.startswith("tf_keras.") for path in paths)
-    legacy = legacy or "TF_USE_LEGACY_KERAS" in program.document.raw
+    legacy = legacy or "TF_USE_LEGACY_KERAS" in program.document.text
     return not legacy and any(
         path == "keras" or path.startswith(("keras.", "tf.keras")) for path in paths
     )
@@ -55,43 +59,39 @@ def dropped_arguments(program: Program) -> Iterator[Hit]:
     if not uses_keras(program):
         return
     for call in program.calls:
-        path = program.path(call.func)
-        if path.startswith(_OPTIMIZERS) and ".schedules." not in path and ".legacy." not in path:
-            yield from _optimizer(call, path)
-        elif path.endswith("callbacks.ModelCheckpoint"):
-            yield from _checkpoint(program, call)
-    for call in program.methods("compile"):
+        owner = _owner(program, call)
         for keyword in call.keywords:
-            if keyword.arg in _COMPILE:
-                change = f"{keyword.arg}>{_COMPILE[keyword.arg]}"
-                message = f"compile() has no argument {keyword.arg} in Keras 3."
-                yield Hit("T116", keyword, message, edits=(Edit(call, "keyword", change),))
+            if (owner, keyword.arg) not in _ARGUMENTS:
+                continue
+            new = _ARGUMENTS[owner, keyword.arg or ""]
+            if isinstance(keyword.value, ast.Constant) and keyword.value.value == 0:
+                new = new or ""
+            edit = Edit(call, "keyword", f"{keyword.arg}>{new}")
+            message = f"{keyword.arg}= of {owner} is refused by Keras 3"
+            message += f"; the name is {new}." if new else "."
+            yield Hit("T116", keyword, message, edits=() if new is None else (edit,))
 
 
-def _optimizer(call: ast.Call, path: str) -> Iterator[Hit]:
-    name = path.rpartition(".")[2]
-    for keyword in call.keywords:
-        if keyword.arg == "lr":
-            message = f"{name}(lr=...) is refused by Keras 3; the name is learning_rate."
-            edit = Edit(call, "keyword", "lr>learning_rate")
-            yield Hit("T116", keyword, message, edits=(edit,))
-        elif keyword.arg == "decay":
-            message = f"{name}(decay=...) is refused by Keras 3; use a learning rate schedule."
-            zero = isinstance(keyword.value, ast.Constant) and keyword.value.value == 0
-            edits = (Edit(call, "keyword", "decay>"),) if zero else ()
-            yield Hit("T116", keyword, message, edits=edits)
+def _owner(program: Program, call: ast.Call) -> str:
+    path = program.path(call.func)
+    if path.startswith(("tf.keras.optimizers.", "keras.optimizers.")):
+        return "" if ".schedules." in path or ".legacy." in path else "an optimizer"
+    if path.endswith("callbacks.ModelCheckpoint"):
+        return "ModelCheckpoint()"
+    return "compile()" if getattr(call.func, "attr", "") == "compile" else ""
 
 
-def _checkpoint(program: Program, call: ast.Call) -> Iterator[Hit]:
-    for keyword in call.keywords:
-        if keyword.arg == "period":
-            yield Hit("T116", keyword, "ModelCheckpoint has no argument period; use save_freq.")
-    name = program.constant(argument(call, 0, "filepath"))
-    weights = program.constant(argument(call, None, "save_weights_only")) is True
-    wanted = ".weights.h5" if weights else ".keras"
-    if isinstance(name, str) and not name.endswith((wanted, ".h5" if not weights else wanted)):
-        message = f"Keras 3 wants a file name that ends in {wanted} here."
-        yield Hit("T116", call, message, "maybe")
+def checkpoint_names(program: Program) -> Iterator[Hit]:
+    """Find names of checkpoints that Keras 3 refuses."""
+    for call in program.calls:
+        if not program.path(call.func).endswith("keras.callbacks.ModelCheckpoint"):
+            continue
+        name = program.constant(argument(call, 0, "filepath"))
+        weights = program.constant(argument(call, None, "save_weights_only")) is True
+        wanted = (".weights.h5",) if weights else (".keras", ".h5")
+        if isinstance(name, str) and not name.endswith(wanted) and uses_keras(program):
+            message = f"Keras 3 wants a file name that ends in {wanted[0]} here."
+            yield Hit("T116", call, message, "maybe")
 
 
 def file_names(program: Program) -> Iterator[Hit]:
@@ -121,4 +121,4 @@ def file_names(program: Program) -> Iterator[Hit]:
             yield Hit("T116", call, "save() has no argument save_format in Keras 3.", "maybe")
 
 
-CHECKS = (dropped_methods, dropped_arguments, file_names)
+CHECKS = (dropped_methods, dropped_arguments, checkpoint_names, file_names)

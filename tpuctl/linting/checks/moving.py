@@ -8,6 +8,7 @@ from functools import cache
 
 from tpuctl.linting.models import DATA, Hit
 from tpuctl.linting.program import Program
+from tpuctl.linting.scope import beginning
 
 
 @cache
@@ -24,20 +25,12 @@ def torch_xla(program: Program) -> Iterator[Hit]:
     if first is None:
         return
     table = equivalents()
-    used = sorted({known for _, path in program.paths if (known := _known(path, table))})
+    used = sorted({known for _, path in program.paths if (known := beginning(path, table))})
     lines = [f"{name} → {table[name] or 'nothing yet'}" for name in used]
     missing = [name.rpartition(".")[2] for name in used if table[name] is None]
     message = "torch_xla will be replaced by torch_tpu (TorchTPU)"
     message += f"; without an equivalent yet: {', '.join(missing)}." if missing else "."
     yield Hit("T201", first, message, fix="\n".join(lines) or None)
-
-
-def _known(path: str, table: dict[str, str | None]) -> str | None:
-    while path.startswith("torch_xla"):
-        if path in table:
-            return path
-        path = path.rpartition(".")[0]
-    return None
 
 
 CHECKS = (torch_xla,)

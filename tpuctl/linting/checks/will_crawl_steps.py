@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tpuctl.linting.checks.gone_hosted import STRATEGIES
 from tpuctl.linting.models import Hit, Severity
-from tpuctl.linting.program import COMPILERS, Program, argument, has_keyword, has_stars
-from tpuctl.linting.scope import FUNCTIONS
+from tpuctl.linting.program import COMPILERS, Program
+from tpuctl.linting.scope import FUNCTIONS, argument, has_keyword, has_stars
 
 # Layers with the position and the name of their width.
 _WIDTHS = {
@@ -41,15 +41,13 @@ def small_batches(program: Program) -> Iterator[Hit]:
         size = program.per_replica(node)
         if size is None and program.target.is_known and (whole := program.number(node)):
             size = whole // max(1, program.target.situation.devices)
+        # Each process of PyTorch/XLA has a loader of its own.
+        if program.path(call.func).endswith("DataLoader") and "torch_xla" in program.modules:
+            whole = program.number(node) or 0
+            size = whole if 1 < whole < _PER_CORE else None
         if node is not None and size is not None and (size < _PER_CORE or size % _PER_CORE):
             message = f"{size} examples per core: a core works on multiples of 8."
             yield Hit("T407", node, message, "warning" if size < _PER_CORE else "maybe")
-        elif "torch_xla" in program.modules and (size := program.number(node)):
-            name = program.path(call.func)
-            if name.endswith("DataLoader") and 1 < size < _PER_CORE and node is not None:
-                yield Hit(
-                    "T407", node, f"{size} examples per core: a core works on multiples of 8."
-                )
 
 
 def _batch_arguments(program: Program) -> Iterator[tuple[ast.Call, ast.expr | None]]:
@@ -96,26 +94,35 @@ def waiting_every_step(program: Program) -> Iterator[Hit]:
     """Find results that are fetched from the device in every step."""
     if not program.aims_at_tpu and "jax" not in program.modules:
         return
+    made = _made_in_loops(program)
     for call in program.calls:
         value = _fetched(program, call)
         loops = program.loops(call) if value is not None else []
         if value is None or not loops or _is_conditional(program, call, loops[0]):
             continue
-        if _is_made_in(program, value, loops[0]) and _trains(program, loops[0]):
+        if (value.id, loops[0]) in made and program.trains(loops[0]):
             shown = ast.unparse(call)
             message = f"{shown if len(shown) < 40 else 'This'} waits for the device in every step."
             yield Hit("T409", call, message)
 
 
 def _fetched(program: Program, call: ast.Call) -> ast.Name | None:
-    """Return the name whose value a call brings to the host."""
+    """Return the name whose value, or what is computed from it, a call brings to the host."""
     node: ast.expr | None = None
     if isinstance(call.func, ast.Attribute) and call.func.attr in _READS and not call.args:
         node = call.func.value
     elif program.path(call.func) in _WAITS and len(call.args) == 1:
         node = call.args[0]
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        if not isinstance(node, ast.Call):
+            node = node.value
+        elif program.called(node) in _WAITS:
+            return None  # fetched there already
+        elif program.path(node.func):  # such as xm.all_reduce("sum", loss)
+            values = [each for each in node.args if not isinstance(each, ast.Constant)]
+            node = values[0] if len(values) == 1 else None
+        else:
+            node = node.func.value if isinstance(node.func, ast.Attribute) else None
     return node if isinstance(node, ast.Name) else None
 
 
@@ -130,34 +137,16 @@ def _is_conditional(program: Program, node: ast.AST, loop: ast.AST) -> bool:
     return False
 
 
-def _is_made_in(program: Program, name: ast.Name, loop: ast.AST) -> bool:
-    """Whether a name is the result of a call in this very loop."""
-    found = program.bindings(name)
-    for binding in found[1] if found else ():
-        around = program.loops(binding.node)
-        if around and around[0] is loop:
-            statement = program.statement(binding.node)
-            value = getattr(statement, "value", None)
-            if isinstance(value, ast.Call) and not program.path(value.func).startswith(
-                ("numpy.", "builtins.", "time.")
-            ):
-                return True
-    return False
-
-
-def _trains(program: Program, loop: ast.AST) -> bool:
-    """Whether a loop makes training steps."""
-    for child in ast.walk(loop):
-        if not isinstance(child, ast.Call):
-            continue
-        func = child.func
-        name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-        if name in ("backward", "apply_gradients", "optimizer_step", "train_on_batch", "update"):
-            return True
-        lowered = name.lower()
-        if "step" in lowered and ("train" in lowered or "update" in lowered):
-            return True
-    return False
+def _made_in_loops(program: Program) -> set[tuple[str, ast.AST]]:
+    """Return the names that hold the result of a call, with the loop in which it is made."""
+    found: set[tuple[str, ast.AST]] = set()
+    for assign in program.nodes[ast.Assign]:
+        value, loops = assign.value, program.loops(assign)
+        on_host = program.called(value).startswith(("numpy.", "builtins.", "time."))
+        if loops and isinstance(value, (ast.Call, ast.BinOp)) and not on_host:
+            names = (n for target in assign.targets for n in ast.walk(target))
+            found |= {(name.id, loops[0]) for name in names if isinstance(name, ast.Name)}
+    return found
 
 
 def short_executions(program: Program) -> Iterator[Hit]:
@@ -188,7 +177,7 @@ def compiled_in_loop(program: Program) -> Iterator[Hit]:
             continue
         given = call.args[0]
         new = isinstance(given, (ast.Lambda, ast.Call)) or any(
-            program.loops(definition) for definition in program.definitions(given)
+            program.loops(function) for function in (program.definition(given),) if function
         )
         name = program.path(call.func)
         message = f"{name} in a loop" + (" compiles again in every turn." if new else ".")
@@ -207,10 +196,14 @@ def _is_decorator(program: Program, call: ast.Call) -> bool:
 def changing_shapes(program: Program) -> Iterator[Hit]:
     """Find compiled functions that get another shape, or static value, in every turn of a loop."""
     compiled = _compiled_names(program)
+    targets: dict[ast.AST, set[str]] = {}
     for call in program.calls:
         if not isinstance(call.func, ast.Name) or call.func.id not in compiled:
             continue
-        turns = {name for loop in program.loops(call) for name in _targets(loop)}
+        loops = program.loops(call)
+        if loops and loops[0] not in targets:
+            targets[loops[0]] = _targets(loops)
+        turns = targets[loops[0]] if loops else set()
         static = compiled[call.func.id]
         for position, given in enumerate(call.args):
             if isinstance(given, ast.Subscript) and _grows(given.slice, turns):
@@ -244,9 +237,9 @@ def _static(program: Program, call: ast.Call) -> set[int]:
     return {number for node in nodes if (number := program.number(node)) is not None}
 
 
-def _targets(loop: ast.AST) -> set[str]:
-    target = getattr(loop, "target", None)
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)} if target else set()
+def _targets(loops: list[ast.AST]) -> set[str]:
+    targets = [loop.target for loop in loops if isinstance(loop, (ast.For, ast.AsyncFor))]
+    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
 def _grows(index: ast.expr, turns: set[str]) -> bool:
@@ -266,6 +259,12 @@ def step_markers(program: Program) -> Iterator[Hit]:
     """Find mark_step where a loader or the optimizer already does it, or twice in a step."""
     if "torch_xla" not in program.modules:
         return
+    barriers = {
+        loop
+        for call in program.methods("optimizer_step")
+        if has_keyword(call, "barrier")
+        for loop in program.loops(call)
+    }
     loops: dict[ast.AST, list[ast.Call]] = {}
     for call in program.calls_of(*_SYNCS):
         around = program.loops(call)
@@ -277,12 +276,8 @@ def step_markers(program: Program) -> Iterator[Hit]:
         if isinstance(loop, ast.For) and _is_device_loader(program, loop.iter):
             message = "The device loader marks each step itself; this cuts the graph again."
             yield Hit("T415", calls[0], message)
-        elif any(has_keyword(c, "barrier") for c in _within(program, loop, "optimizer_step")):
+        elif loop in barriers:
             yield Hit("T415", calls[0], "optimizer_step(barrier=True) marks the step itself.")
-
-
-def _within(program: Program, loop: ast.AST, method: str) -> list[ast.Call]:
-    return [call for call in program.methods(method) if loop in program.loops(call)]
 
 
 def _is_device_loader(program: Program, node: ast.expr) -> bool:
@@ -314,7 +309,7 @@ def frequent_checkpoints(program: Program) -> Iterator[Hit]:
         function = call.func
         saves = isinstance(function, ast.Attribute) and function.attr.startswith("save")
         loops = program.loops(call) if saves or path.endswith(".save") else []
-        if loops and _trains(program, loops[0]) and not _is_conditional(program, call, loops[0]):
+        if loops and program.trains(loops[0]) and not _is_conditional(program, call, loops[0]):
             names = [program.text(given) for given in call.args]
             manager = _directory(program, function) if isinstance(function, ast.Attribute) else None
             if any(name and name.startswith("gs://") for name in (*names, manager)):

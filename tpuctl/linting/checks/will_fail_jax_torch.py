@@ -5,12 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tpuctl.linting.models import Edit, Hit, Severity
-from tpuctl.linting.program import Program, argument, has_keyword
+from tpuctl.linting.models import Edit, Hit
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument, has_keyword
 from tpuctl.linting.targets import UNKNOWN
 
 _DATA_DEPENDENT = ("nonzero", "flatnonzero", "argwhere", "unique", "extract", "where")
 _DOUBLE = ("jax.numpy.float64", "jax.numpy.int64", "jax.numpy.uint64", "jax.numpy.complex128")
+_WIDTHS = {
+    **dict.fromkeys(
+        ("torch.float64", "torch.double"), ("T310", "float64 on a TPU is emulated and slow.")
+    ),
+    **dict.fromkeys(
+        ("torch.float16", "torch.half"), ("T302", "float16 on a TPU: it has no float16 arithmetic.")
+    ),
+}
 _PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 _TOUCHES = (
     "torch_xla.core.xla_model.xla_device", "torch_xla.device", "torch_xla.devices",
@@ -41,9 +50,16 @@ def data_dependent_shapes(program: Program) -> Iterator[Hit]:
         parent = program.parents.get(node)
         if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Compare):
             loaded = isinstance(parent.ctx, ast.Load) and parent.value is node
-            if loaded and program.is_compiled(parent) and ast.dump(node) in ast.dump(parent.slice):
+            if loaded and _masks(parent) and program.is_compiled(parent):
                 message = "A boolean mask in a compiled function: its shape depends on the data."
                 yield Hit("T309", parent, message)
+
+
+def _masks(node: ast.Subscript) -> bool:
+    """Whether a value is compared with something to choose from it."""
+    of = ast.unparse(node.value)
+    parts = (n for n in ast.walk(node.slice) if isinstance(n, (ast.Name, ast.Attribute)))
+    return any(ast.unparse(part) == of for part in parts)
 
 
 def double_precision_in_jax(program: Program) -> Iterator[Hit]:
@@ -71,17 +87,23 @@ def double_precision_in_jax(program: Program) -> Iterator[Hit]:
             yield _silently(kind, str(name))
 
 
-def double_precision_in_torch(program: Program) -> Iterator[Hit]:
-    """Find float64 in PyTorch/XLA programs."""
+def numbers_in_torch(program: Program) -> Iterator[Hit]:
+    """Find float64 and float16 in PyTorch/XLA programs."""
     if "torch_xla" not in program.modules:
         return
-    message = "float64 on a TPU is emulated and slow."
+    sure = program.torch_xla_sureness
     for node, path in program.paths:
-        if path in ("torch.float64", "torch.double") and _is_given(program, node):
-            yield Hit("T310", node, message, _sureness(program))
-    for call in program.methods("double"):
-        if not call.args:
-            yield Hit("T310", call, message, _sureness(program))
+        # An argument, and not only compared or listed.
+        if path in _WIDTHS and isinstance(program.parents.get(node), (ast.Call, ast.keyword)):
+            code, message = _WIDTHS[path]
+            new = Edit(node, "replace", "torch.bfloat16")
+            renames = code == "T302" and isinstance(node, ast.Attribute)
+            yield Hit(code, node, message, sure, edits=(new,) if renames else ())
+    for call in program.methods("double", "half"):
+        if not call.args and isinstance(call.func, ast.Attribute):
+            code, message = _WIDTHS[f"torch.{call.func.attr}"]
+            new = Edit(call.func, "replace", f"{ast.unparse(call.func.value)}.bfloat16")
+            yield Hit(code, call, message, sure, edits=(new,) if code == "T302" else ())
 
 
 def _silently(node: ast.AST, name: str) -> Hit:
@@ -91,16 +113,18 @@ def _silently(node: ast.AST, name: str) -> Hit:
 
 def precision_variables(program: Program) -> Iterator[Hit]:
     """Find environment variables that changed the precision of PyTorch/XLA."""
-    for node in program.nodes[ast.Constant]:
-        if node.value not in _PRECISION or not program.environment_use(node):
-            continue
-        message = f"{node.value} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
-        yield Hit("T303", node, message)
+    found: list[tuple[ast.AST | tuple[int, int], str]] = [
+        (node, node.value)
+        for node in program.nodes[ast.Constant]
+        if node.value in _PRECISION and program.environment_use(node)
+    ]
     for command in program.document.commands:
-        for name in _PRECISION:
-            if f"{name}=" in command.text.replace(" ", "="):
-                message = f"{name} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
-                yield Hit("T303", (command.line, command.column), message)
+        text = command.text.replace(" ", "=")
+        place = (command.line, command.column)
+        found += [(place, name) for name in _PRECISION if f"{name}=" in text]
+    for node, name in found:
+        message = f"{name} is deprecated since torch_xla 2.6, and torch_tpu ignores it."
+        yield Hit("T303", node, message)
 
 
 def _spawns(program: Program) -> list[ast.Call]:
@@ -148,17 +172,11 @@ def distributed_on_one_host(program: Program) -> Iterator[Hit]:
         elif target.situation.accelerator != "tpu":
             message = "jax.distributed.initialize() where there is no cluster raises ValueError."
             yield Hit("T313", call, message, edits=_statement_removal(program, call))
-        elif _is_one_host(program) and not _is_conditional(program, call):
+        elif (program.document.is_notebook or target.name != UNKNOWN) and not any(
+            isinstance(outer, ast.If) for outer in program.ancestors(call)
+        ):
             message = "jax.distributed.initialize() on one host: there is nothing to join."
             yield Hit("T313", call, message, "maybe")
-
-
-def _is_one_host(program: Program) -> bool:
-    return program.document.is_notebook or program.target.name != UNKNOWN
-
-
-def _is_conditional(program: Program, node: ast.AST) -> bool:
-    return any(isinstance(outer, ast.If) for outer in program.ancestors(node))
 
 
 def _statement_removal(program: Program, call: ast.Call) -> tuple[Edit, ...]:
@@ -190,46 +208,12 @@ def _starts_afresh(program: Program) -> bool:
     )
 
 
-def _sureness(program: Program) -> Severity:
-    """Say how sure it is that a program runs on PyTorch/XLA, which it may import if it is there."""
-    for alias, path in program.imports:
-        statement = program.statement(alias)
-        if path.partition(".")[0] == "torch_xla" and statement in program.tree.body:
-            return "warning"
-    return "maybe"
-
-
-def _is_given(program: Program, node: ast.AST) -> bool:
-    """Whether a value is an argument, and not only compared or listed."""
-    return isinstance(program.parents.get(node), (ast.Call, ast.keyword))
-
-
-def half_precision(program: Program) -> Iterator[Hit]:
-    """Find float16 in PyTorch/XLA programs."""
-    if "torch_xla" not in program.modules:
-        return
-    severity = _sureness(program)
-    for node, path in program.paths:
-        if path in ("torch.float16", "torch.half") and _is_given(program, node):
-            edit = (
-                Edit(node, "replace", "torch.bfloat16") if isinstance(node, ast.Attribute) else None
-            )
-            message = "float16 on a TPU: it has no float16 arithmetic."
-            yield Hit("T302", node, message, severity, edits=(edit,) if edit else ())
-    for call in program.methods("half"):
-        if not call.args and isinstance(call.func, ast.Attribute):
-            edit = Edit(call.func, "replace", f"{ast.unparse(call.func.value)}.bfloat16")
-            message = "half() on a TPU: it has no float16 arithmetic."
-            yield Hit("T302", call, message, severity, edits=(edit,))
-
-
 CHECKS = (
     data_dependent_shapes,
     double_precision_in_jax,
-    double_precision_in_torch,
+    numbers_in_torch,
     precision_variables,
     touched_before_spawn,
     distributed_on_one_host,
     forks,
-    half_precision,
 )

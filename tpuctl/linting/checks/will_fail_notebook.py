@@ -62,23 +62,15 @@ def secrets(program: Program) -> Iterator[Hit]:
     """Find credentials written into the code; the message never repeats them."""
     for node in program.nodes[ast.Constant]:
         if isinstance(node.value, str) and len(node.value) >= 16:
+            name = _name(program.parents.get(node))
             yield from _secret(node, node.value)
-    for assign in program.nodes[ast.Assign]:
-        value = program.constant(assign.value) if isinstance(assign.value, ast.Constant) else None
-        name = _name(assign.targets[0])
-        if isinstance(value, str) and _SECRET_NAME.search(name) and _looks_secret(value):
-            yield Hit("T316", assign.value, f"A secret is assigned to {name}.", "maybe")
-    for keyword in (k for call in program.calls for k in call.keywords):
-        value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-        named = keyword.arg == "key" or _SECRET_NAME.search(keyword.arg or "")
-        if isinstance(value, str) and named and _looks_secret(value):
-            yield Hit("T316", keyword, f"A secret is given as {keyword.arg}.", "maybe")
+            if name == "key" or _SECRET_NAME.search(name):
+                yield from _named_secret(node, name, node.value)
     for command in program.document.commands:
         place = (command.line, command.column)
         yield from _secret(place, command.text)
-        found = _EXPORTED.search(command.text)
-        if found and _looks_secret(found[2]):
-            yield Hit("T316", place, f"A secret is assigned to {found[1]}.", "maybe")
+        if found := _EXPORTED.search(command.text):
+            yield from _named_secret(place, found[1], found[2])
 
 
 def _secret(node: ast.AST | tuple[int, int], text: str) -> Iterator[Hit]:
@@ -89,17 +81,20 @@ def _secret(node: ast.AST | tuple[int, int], text: str) -> Iterator[Hit]:
             return
 
 
-def _looks_secret(value: str) -> bool:
+def _named_secret(node: ast.AST | tuple[int, int], name: str, value: str) -> Iterator[Hit]:
     mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
-    return bool(_SECRET_VALUE.fullmatch(value)) and mixed and not _NOT_SECRET.search(value)
+    if mixed and _SECRET_VALUE.fullmatch(value) and not _NOT_SECRET.search(value):
+        yield Hit("T316", node, f"A secret is assigned to {name}.", "maybe")
 
 
-def _name(target: ast.expr) -> str:
+def _name(node: ast.AST | None) -> str:
+    """Return the name that an assignment or a keyword gives to a value."""
+    if isinstance(node, ast.keyword):
+        return node.arg or ""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
     if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
         return str(target.slice.value)
-    if isinstance(target, ast.Attribute):
-        return target.attr
-    return target.id if isinstance(target, ast.Name) else ""
+    return getattr(target, "attr", getattr(target, "id", ""))
 
 
 CHECKS = (installs, secrets)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tpuctl.linting.checks.gone_hosted import RESOLVERS, STRATEGIES
 from tpuctl.linting.models import Edit, Hit, Severity
-from tpuctl.linting.pipelines import PYTHON_FUNCTIONS, Pipelines, repeats_forever
-from tpuctl.linting.program import Program, argument, has_stars
-from tpuctl.linting.scope import FUNCTIONS
+from tpuctl.linting.pipelines import PYTHON_FUNCTIONS, repeats_forever
+from tpuctl.linting.program import Program
+from tpuctl.linting.scope import argument, has_stars
 
 _READERS = ("tf.data.TFRecordDataset", "tf.data.TextLineDataset", "tf.data.Dataset.list_files")
 _WRITERS = {
@@ -65,7 +66,11 @@ def _local(program: Program, node: ast.expr | None, verb: str) -> Iterator[Hit]:
 
 def float16(program: Program) -> Iterator[Hit]:
     """Find float16, which TPUs have no arithmetic for."""
-    for node in program.nodes[ast.Constant] if not program.is_for_gpu else ():
+    constants = program.nodes[ast.Constant]
+    # A program that names both policies chooses by the device.
+    if program.is_for_gpu or any(node.value == "mixed_bfloat16" for node in constants):
+        return
+    for node in constants:
         if node.value == "mixed_float16" and not isinstance(program.parents[node], ast.Expr):
             severity: Severity | None = None if program.aims_at_tpu else "maybe"
             if _sets_policy(program, node):
@@ -133,16 +138,27 @@ def in_scope(program: Program, node: ast.AST) -> bool:
     return False
 
 
-def _called_in_scope(program: Program, node: ast.AST, depth: int = 0) -> bool:
-    if in_scope(program, node):
-        return True
-    function = program.function(node)
-    if function is None or isinstance(function, ast.Lambda) or depth > 3:
-        return isinstance(function, ast.Lambda)
-    if any(isinstance(outer, ast.ClassDef) for outer in program.ancestors(function)):
-        return True
-    uses = [n for n in program.references if isinstance(n, ast.Name) and n.id == function.name]
-    return not uses or any(_called_in_scope(program, use, depth + 1) for use in uses)
+def _called_in_scope(program: Program) -> set[str]:
+    """Return the functions that may be called in a scope, by others too, or in another module."""
+    uses: dict[str, list[ast.AST]] = defaultdict(list)
+    inside: dict[str, list[str]] = defaultdict(list)
+    for name in program.references:
+        if isinstance(name, ast.Name):
+            uses[name.id].append(name)
+            inside[getattr(program.function(name), "name", "")].append(name.id)
+    left = [
+        function.name
+        for function in program.nodes[ast.FunctionDef]
+        if function.name not in uses
+        or any(isinstance(outer, ast.ClassDef) for outer in program.ancestors(function))
+    ]
+    left += [name for name, places in uses.items() if any(in_scope(program, p) for p in places)]
+    found: set[str] = set()
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += inside[name]
+    return found
 
 
 def outside_scope(program: Program) -> Iterator[Hit]:
@@ -150,7 +166,7 @@ def outside_scope(program: Program) -> Iterator[Hit]:
     names = strategy_names(program)
     if not names:
         return
-    first = min(names.values())
+    first, reached = min(names.values()), _called_in_scope(program)
     for call in program.calls:
         path = program.path(call.func)
         loads = isinstance(call.func, ast.Attribute) and call.func.attr == "load_weights"
@@ -159,22 +175,30 @@ def outside_scope(program: Program) -> Iterator[Hit]:
         )
         model = model and not path.endswith(("preprocess_input", "decode_predictions"))
         optimizer = path.startswith("tf.keras.optimizers.") and ".schedules." not in path
-        if not (loads or model or optimizer) or call.lineno < first:
+        early = program.function(call) is None and call.lineno < first
+        if early or not (loads or model or optimizer):
             continue
-        if _called_in_scope(program, call):
+        function = program.function(call)
+        if in_scope(program, call) or isinstance(function, ast.Lambda):
+            continue
+        if function is not None and function.name in reached:
             continue
         what = "load_weights()" if loads else path.rpartition(".")[2]
         message = f"{what} outside strategy.scope(): its variables are not on the TPU."
-        yield Hit("T305", call, message, "warning" if optimizer or loads else None)
+        is_model = model and not path.endswith("load_model")
+        yield Hit("T305", call, message, None if is_model else "warning")
 
 
 def indivisible_batches(program: Program) -> Iterator[Hit]:
     """Find batch sizes that the replicas cannot share."""
     replicas = program.target.situation.devices if program.target.is_known else 8
-    if replicas < 2 or not program.aims_at_tpu or not _has_replicas(program):
+    used = {path for _, path in program.paths}
+    several = used & {*STRATEGIES, "keras.distribution.DataParallel", "jax.pmap"}
+    if replicas < 2 or not program.aims_at_tpu or not several:
         return
     severity: Severity | None = None if program.target.is_known else "maybe"
-    sizes = [(call, argument(call, None, "batch_size")) for call in _batched(program)]
+    given = program.methods("fit", "predict", "evaluate")
+    sizes = [(call, argument(call, None, "batch_size")) for call in given]
     sizes += [(call, argument(call, 0, "batch_size")) for call in program.methods("batch")]
     for call, node in sizes:
         size = program.number(node)
@@ -185,22 +209,16 @@ def indivisible_batches(program: Program) -> Iterator[Hit]:
         yield Hit("T306", node, message, severity)
 
 
-def _batched(program: Program) -> Iterator[ast.Call]:
-    return program.methods("fit", "predict", "evaluate")
-
-
-def _has_replicas(program: Program) -> bool:
-    used = {path for _, path in program.paths}
-    return bool(used & {*STRATEGIES, "keras.distribution.DataParallel", "jax.pmap"})
-
-
 def partial_batches(program: Program) -> Iterator[Hit]:
     """Find batches whose last one may be smaller, so that it has another shape."""
     if not any(path in STRATEGIES for _, path in program.paths):
         return
-    for call, pipeline in Pipelines(program).calls:
+    for call, pipeline in program.pipelines.calls:
         step = pipeline.steps[-1]
         if step.name not in ("batch", "padded_batch") or has_stars(call):
+            continue
+        # As arrays on the host, batches may have any shape.
+        if getattr(program.parents.get(call), "attr", "") == "as_numpy_iterator":
             continue
         position = 1 if step.name == "batch" else 3
         if argument(call, position, "drop_remainder") is None and not repeats_forever(
@@ -215,7 +233,7 @@ def python_in_model(program: Program) -> Iterator[Hit]:
     for call in program.calls_of(*PYTHON_FUNCTIONS):
         function = program.function(call)
         name = getattr(function, "name", "")
-        compiled = function in _run_functions(program) or (
+        compiled = function in program.replicated or (
             name in ("call", "train_step", "test_step")
             and isinstance(program.parents.get(function) if function else None, ast.ClassDef)
         )
@@ -228,26 +246,15 @@ def python_in_model(program: Program) -> Iterator[Hit]:
             yield Hit("T308", call, f"{what} in the model: a TPU cannot call Python.")
 
 
-def _run_functions(program: Program) -> set[ast.AST]:
-    """Return the functions that strategy.run executes on the replicas."""
-    found: set[ast.AST] = set()
-    for call in program.methods("run", "experimental_run_v2"):
-        if call.args:
-            found.update(program.definitions(call.args[0]))
-    return found
-
-
 def dynamic_shapes(program: Program) -> Iterator[Hit]:
     """Find operations in a replica's step whose result depends on the data in its shape."""
-    steps = _run_functions(program) if strategy_names(program) else set()
+    steps = {*program.replicated} if strategy_names(program) else set()
     for node in program.nodes[ast.FunctionDef]:
         if any(_compiles_for_xla(program, decorator) for decorator in node.decorator_list):
             steps.add(node)
     for call in program.calls_of(*_DATA_DEPENDENT):
         path = program.path(call.func)
-        inside = any(
-            outer in steps for outer in program.ancestors(call) if isinstance(outer, FUNCTIONS)
-        )
+        inside = any(outer in steps for outer in program.ancestors(call))
         if inside and not (path == "tf.where" and len(call.args) + len(call.keywords) > 1):
             yield Hit("T309", call, f"The shape of {path}'s result depends on the data.")
 
@@ -269,7 +276,7 @@ def double_precision(program: Program) -> Iterator[Hit]:
         if kind == "float64" and program.path(call.func).endswith("backend.set_floatx"):
             yield Hit("T310", call, "set_floatx('float64'): TPUs have no float64 units.")
     for node, path in program.paths:
-        if path == "tf.float64" and program.function(node) in _run_functions(program):
+        if path == "tf.float64" and program.function(node) in program.replicated:
             yield Hit("T310", node, "float64 in a step: TPUs have no float64 units.")
 
 

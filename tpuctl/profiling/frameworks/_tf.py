@@ -144,22 +144,22 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
 
 def _shards(shards: ShardSet, batch_size: int, size: int) -> tuple[Any, Input]:
     features = {"image": tf.io.FixedLenFeature([], tf.string)}
-    shape = (shards.height, shards.width, 3)
+    encode, fixed = shards.data_set.encode, shards.data_set.size
 
     def decode(record: Any) -> Any:
         image = tf.io.parse_single_example(record, features)["image"]
-        if shards.encode == "raw":
-            return tf.reshape(tf.io.decode_raw(image, tf.uint8), shape)
-        if shards.encode == "yuv420":
+        if fixed and encode == "raw":
+            return tf.reshape(tf.io.decode_raw(image, tf.uint8), (*fixed, 3))
+        if fixed and encode == "yuv420":
             planes = tf.io.decode_raw(image, tf.uint8)[None]
-            rgb = yuv420_to_rgb(planes, *shape[:2], xp=tf.experimental.numpy)
+            rgb = yuv420_to_rgb(planes, *fixed, xp=tf.experimental.numpy)
             return tf.cast(tf.round(rgb[0]), tf.uint8)
         pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
-        if shards.fixed_size:
-            return tf.ensure_shape(pixels, shape)
+        if fixed:
+            return tf.ensure_shape(pixels, (*fixed, 3))
         return tf.image.resize_with_crop_or_pad(pixels, size, size)
 
-    paths = [os.fsencode(path) for path in shards.paths]
+    paths = [os.fsencode(shards.data_set.path(shard)) for shard in shards.shards]
     dataset = tf.data.Dataset.from_tensor_slices(paths, name="read").repeat(name="read")
     dataset = dataset.interleave(
         tf.data.TFRecordDataset,
@@ -171,9 +171,8 @@ def _shards(shards: ShardSet, batch_size: int, size: int) -> tuple[Any, Input]:
     dataset = dataset.map(decode, num_parallel_calls=AUTOTUNE, name="decode")
     dataset = dataset.ignore_errors(name="decode")
     left_out = shards.left_out
-    summary = Input(
-        len(paths), shards.records, shards.size_bytes, left_out[:MOST_LISTED], len(left_out)
-    )
+    records, size_bytes = (sum(getattr(s, n) for s in shards.shards) for n in ("records", "bytes"))
+    summary = Input(len(paths), records, size_bytes, left_out[:MOST_LISTED], len(left_out))
     return _finish(dataset, batch_size), summary
 
 

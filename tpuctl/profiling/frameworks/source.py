@@ -113,22 +113,6 @@ def leaves(element: Any) -> Iterator[Any]:
             yield found
 
 
-def size_bytes(element: Any) -> int:
-    """Bytes of the arrays inside an element."""
-    return sum(int(getattr(leaf, "nbytes", 0) or 0) for leaf in leaves(element))
-
-
-def wide_float_bytes(element: Any) -> int:
-    """Bytes of the arrays inside an element that use 4 or 8 bytes per number."""
-    wide = ("float32", "float64", "int32", "int64")
-    return sum(
-        int(leaf.nbytes)
-        for leaf in leaves(element)
-        if str(getattr(leaf, "dtype", "")).rpartition(".")[2].strip("<>'") in wide
-        and hasattr(leaf, "nbytes")
-    )
-
-
 def _shape(leaf: Any) -> tuple[int, ...] | None:
     shape = getattr(leaf, "shape", None)
     try:

@@ -17,7 +17,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
-from tpuctl.profiling.measure.sources import import_frameworks, open_source
+from tpuctl.profiling.measure.sources import open_source
 from tpuctl.profiling.models import IsolatedStage, Measurement, Phase
 from tpuctl.profiling.request import Request, try_alone
 from tpuctl.profiling.trace.models import Deep
@@ -34,11 +34,11 @@ TRACEABLE = ("tf.data", "photos", "shards")
 def measure(request: Request, channel: Channel) -> Measurement:
     """Open the target and measure it: without a device, then feeding one if there is one."""
     sampler = Sampler(channel.beat)
-    import_frameworks(request.target)
-    channel.enter("building the pipeline")
     with scratch_folder("tpuctl-profile-") as scratch:
         try:
-            source = open_source(request, str(scratch.path))
+            source = open_source(
+                request, str(scratch.path), imported=lambda: channel.enter("building the pipeline")
+            )
         except ImportError as error:
             raise MissingExtraError(
                 "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
@@ -54,9 +54,8 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
     start = time.perf_counter()
     batch_size = reader.step()
     first_batch_s = time.perf_counter() - start
-    began_s = time.perf_counter()
     phases = _phases(request, recorder, channel)
-    deep, files = _trace(source, request, recorder, channel, began_s)
+    deep, files = _trace(source, request, recorder, channel)
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
@@ -84,7 +83,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
 
 
 def _trace(
-    source: Source, request: Request, recorder: Recorder, channel: Channel, began_s: float
+    source: Source, request: Request, recorder: Recorder, channel: Channel
 ) -> tuple[Deep | None, tuple[str, ...]]:
     """Trace the pipeline without a device, if that was requested."""
     if request.trace_folder is None:
@@ -92,15 +91,15 @@ def _trace(
     if source.kind not in TRACEABLE:
         return Deep(missing=f"the pipeline has no tf.data operations ({source.kind})."), ()
     from tpuctl.profiling.frameworks._tf import TensorFlowProfiler
-    from tpuctl.profiling.measure.host_trace import Running, capture
+    from tpuctl.profiling.measure.host_trace import capture
 
     channel.enter("tracing the host")
-    running = Running(
-        measure=lambda seconds: recorder.record(Limit(seconds, least_steps=1), None),
-        settle=lambda: recorder.settle(None),
-        profiled_s=lambda: time.perf_counter() - began_s,
+    return capture(
+        lambda seconds: recorder.record(Limit(seconds, least_steps=1), None),
+        lambda: recorder.settle(None),
+        TensorFlowProfiler(),
+        Path(request.trace_folder),
     )
-    return capture(running, TensorFlowProfiler(), Path(request.trace_folder))
 
 
 def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Phase, ...]:

@@ -58,7 +58,6 @@ class BatchReader:
         # The sampler thread polls the iterator that this thread replaces between epochs.
         self._lock = threading.Lock()
         self.node_stats = NodeStats()
-        self.epochs = 0
         # Examples of the last whole epoch, and of this one so far.
         self.epoch_examples: int | None = None
         self._seen = 0
@@ -70,7 +69,9 @@ class BatchReader:
         Raises TargetError if the pipeline fails or is empty.
         """
         self.waiting_since = time.perf_counter()
-        examples = sum(self._take() for _ in range(self.elements_per_step))
+        # The first element tells whether elements are batches.
+        examples = self._take()
+        examples += sum(self._take() for _ in range(self.elements_per_step - 1))
         self.waiting_since = None
         return examples
 
@@ -111,7 +112,6 @@ class BatchReader:
         with self._lock:
             self.node_stats.start_iterator()
             self._iterator = iterator = self.source.open()
-            self.epochs += 1
             return iterator
 
 
@@ -154,7 +154,6 @@ class Recorder:
 
     def record(self, limit: Limit, device_s: float | None) -> Phase:
         """Measure one window; with `device_s` the loop waits that long for each batch."""
-        epochs = self._reader.epochs
         with prompt_switches():
             self._begin()
             costs = self._reader.source.costs()
@@ -186,7 +185,6 @@ class Recorder:
             slices=slices,
             nodes_vanished=self._reader.node_stats.nodes_vanished,
             warming_up=is_warming_up(times.waits if device_s else times.steps),
-            epochs_started=self._reader.epochs - epochs,
             costs=costs,
             unevenness=unevenness(times.steps) if device_s is None else None,
         )

@@ -1,4 +1,4 @@
-"""Counters of the kernel: CPU time and delays of threads, other processes, I/O, memory."""
+"""Counters of the kernel: CPU time and delays of threads, and what other processes took."""
 
 import contextlib
 import glob
@@ -75,10 +75,6 @@ class Reading:
     busy_s: float | None
     steal_s: float | None
     throttled_s: float | None
-    pressure: tuple[float | None, float | None, float | None]
-    storage_bytes: int | None
-    read_bytes: int | None
-    major_faults: int
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -128,7 +124,6 @@ def read(
 ) -> Reading:
     """Read every counter now; thread counters without `tool_threads`, which only measure."""
     every = threads or Threads()
-    io_counters = attempt(lambda: _process_io(root))
     busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
     return Reading(
         at_s=time.perf_counter(),
@@ -137,14 +132,6 @@ def read(
         busy_s=busy[0] if busy else None,
         steal_s=busy[1] if busy else None,
         throttled_s=attempt(lambda: throttled_s(root)),
-        pressure=(
-            attempt(lambda: _pressure_s(root, "cpu")),
-            attempt(lambda: _pressure_s(root, "io")),
-            attempt(lambda: _pressure_s(root, "memory")),
-        ),
-        storage_bytes=io_counters["read_bytes"] if io_counters else None,
-        read_bytes=io_counters["rchar"] if io_counters else None,
-        major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
     )
 
 
@@ -163,10 +150,8 @@ def between(
     busy_s = _difference(before.busy_s, after.busy_s)
     cpus = len(usable_cpus())
     quota = attempt(lambda: quota_vcpus(root))
-    pressures = [_difference(*pair) for pair in zip(before.pressure, after.pressure, strict=True)]
     threads = _thread_times(before, after)
     busiest, second = _busiest_threads(threads, wall_s)
-    shares = [None if stalled is None else stalled / wall_s for stalled in pressures]
     signals = Signals(
         wall_s=wall_s,
         cpu_s=cpu_s,
@@ -180,14 +165,8 @@ def between(
         other_cpu_s=None if busy_s is None else max(0.0, busy_s - cpu_s),
         steal_s=_difference(before.steal_s, after.steal_s),
         throttled_s=_difference(before.throttled_s, after.throttled_s),
-        pressure_cpu=shares[0],
-        pressure_io=shares[1],
-        pressure_memory=shares[2],
         gil_overshoot_p50_ms=_quantile_ms(gil_overshoots_s, 0.5),
         gil_overshoot_p90_ms=_quantile_ms(gil_overshoots_s, 0.9),
-        storage_bytes_read=_count(before.storage_bytes, after.storage_bytes),
-        bytes_read=_count(before.read_bytes, after.read_bytes),
-        major_faults=after.major_faults - before.major_faults,
     )
     unknown = (field.name for field in fields(signals) if getattr(signals, field.name) is None)
     return replace(signals, missing=tuple(unknown))
@@ -254,20 +233,6 @@ def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:
     if not found:
         raise ValueError("none of our CPUs is listed")
     return busy * TICK_S, steal * TICK_S
-
-
-def _pressure_s(root: Path, resource_name: str) -> float:
-    line = (root / "proc/pressure" / resource_name).read_text().splitlines()[0]
-    return int(line.rsplit("total=", 1)[1]) / 1e6
-
-
-def _process_io(root: Path) -> dict[str, int]:
-    lines = (root / "proc/self/io").read_text().splitlines()
-    return {name: int(value) for name, value in (line.split(": ") for line in lines)}
-
-
-def _count(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else max(0, after - before)
 
 
 def _difference(before: float | None, after: float | None) -> float | None:

@@ -1,12 +1,9 @@
 """Open the pipeline that a target means, with a change to try if there is one."""
 
-import ast
 import contextlib
-import importlib
 import importlib.util
-import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,6 @@ from tpuctl.profiling.inputs import read_shards
 from tpuctl.profiling.request import SUPPORTED, Request, Target
 from tpuctl.profiling.whatif import Change
 from tpuctl.usercode.function import Function, load_function, parameters, users_errors
-
-FRAMEWORKS = {"tensorflow", "torch", "grain", "jax", "keras"}
 
 
 @contextlib.contextmanager
@@ -49,10 +44,13 @@ def finished(made: Any, kind: str | None, change: Change | None) -> Any:
     return made
 
 
-def open_source(request: Request, folder: str) -> Source:
+def open_source(
+    request: Request, folder: str, *, imported: Callable[[], None] = lambda: None
+) -> Source:
     """Build or load the pipeline that a target means; `folder` is for its counters.
 
-    Raises TargetError if the user's code fails, InvalidInputError for what cannot be iterated, and
+    `imported` is called before it is built: to import it may take longer than that may. Raises
+    TargetError if the user's code fails, InvalidInputError for what cannot be iterated, and
     ImportError for images without TensorFlow.
     """
     target = request.target
@@ -61,9 +59,11 @@ def open_source(request: Request, folder: str) -> Source:
     if target.kind != "function":
         from tpuctl.profiling.frameworks._tf import open_folder
 
+        imported()
         return open_folder(target, batch_size=request.batch_size, image_size=request.image_size)
     name = Function(target.place, target.function or "")
     function = load_function(name, given=("batch_size",), caller="profile run")
+    imported()
     given = {"batch_size": request.batch_size}
     arguments = given if "batch_size" in parameters(function) else {}
 
@@ -119,39 +119,6 @@ def _open_batches(request: Request, folder: str) -> Source:
         return ((batch.images, batch.labels) for batch in batches)
 
     return open_iterable(read(), read, folder, name="open_batches", batch_size=request.batch_size)
-
-
-def import_frameworks(target: Target) -> None:
-    """Import what the user's file imports: that may take longer than building the pipeline may."""
-    place = Path(target.place)
-    with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
-        if target.kind != "function":
-            importlib.import_module("tensorflow")
-            return
-        if place.suffix != ".py":
-            sys.path.insert(0, os.getcwd())
-            place = Path(str(getattr(importlib.util.find_spec(target.place), "origin", "")))
-        for name in frameworks_of(place.read_text("utf-8", "replace"), target.function):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-
-
-def frameworks_of(source: str, function: str | None) -> list[str]:
-    """The frameworks that a file imports at the top or in one of its functions."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    parts = [each for each in tree.body if not isinstance(each, functions)]
-    parts += [each for each in tree.body if getattr(each, "name", None) == function]
-    names = set()
-    for node in (node for part in parts for node in ast.walk(part)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.partition(".")[0])
-    return sorted(names & FRAMEWORKS)
 
 
 def kind_of(made: object) -> str | None:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -75,6 +76,20 @@ class ProfileBlock:
                 )
             raise TargetError("No training step was seen in the profiled block.", hint=FEW)
         return self._result
+
+    def __repr__(self) -> str:
+        return "<tpuctl profile: no result yet>" if self._result is None else repr(self._result)
+
+    def _repr_html_(self) -> str | None:
+        return None if self._result is None else self._result._repr_html_()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the `data` of the profile, as JSON has it."""
+        return self.result.to_dict()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the profile as .tpuprof, .html or .json."""
+        return self.result.save(path)
 
 
 _open: list[ProfileBlock] = []

@@ -163,13 +163,12 @@ class Recording:
             threadpool_size=source.threadpool_size,
             host=describe_host(str(source.settings.get("tensorflow", ""))),
             input=Input(0, source.input.examples, 0, notes=_notes(gaps)),
-            settings={**source.settings, "batch_bytes": series.batch_bytes,
-                      "wide_bytes": series.wide_bytes},
+            settings=source.settings,
             lanes=source.lanes,
             runs_ahead=source.runs_ahead,
             program=self.command or "this program",
             python=sys.executable,
-        )  # fmt: skip
+        )
 
 
 def _steady(series: Series) -> "tuple[array[float], array[float], array[float], int]":
@@ -206,7 +205,6 @@ def _phases(
         "slices": (),
         "nodes_vanished": series.node_stats.nodes_vanished,
         "warming_up": is_warming_up(steps),
-        "epochs_started": series.epochs,
     }
     free = Phase(name="free", costs=grown(start.costs, series.source.costs()), **common)
     return free, Phase(name="device", **common)

@@ -1,4 +1,4 @@
-"""Run a program and profile its training, or follow one that is already being profiled."""
+"""Run a program and profile its training."""
 
 import contextlib
 import math
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +21,6 @@ from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS
 from tpuctl.usercode.scratch import scratch_folder
 
-EVERY_S = 1.0
-HINT = "Start it with profiling: tpuctl profile watch -- python train.py"
 LOOK_EVERY_S = 0.25
 # stdout is for the result, so the program's output goes to stderr.
 STDERR = 2
@@ -35,51 +32,6 @@ NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
     "tpuctl.profile() in the program for anything else."
 )
-
-
-def follow(pid: int, limit_s: float | None = None) -> Iterator[Profile]:
-    """Yield a profile of a running program every second until it ends, or for `limit_s`.
-
-    Raises NotFoundError for a program that is not being profiled.
-    """
-    place, start_s = _result_of(pid), time.monotonic()
-    while _is_running(pid) and (limit_s is None or time.monotonic() - start_s < limit_s):
-        if measured := read_one(place):
-            yield conclude(measured, target=measured.program or str(pid))
-        time.sleep(EVERY_S)
-
-
-def last_of(profiles: Iterator[Profile], look: Callable[[Profile], None]) -> Profile:
-    """Call `look` for every profile and return the last; raises NotFoundError if there is none."""
-    last: Profile | None = None
-    for last in profiles:
-        look(last)
-    if last is None:
-        raise NotFoundError("The program ended before its first training step.", hint=HINT)
-    return last
-
-
-def _result_of(pid: int) -> Path:
-    for folder in Path(tempfile.gettempdir()).glob("tpuctl-profile-*"):
-        place = folder / f"{pid}.run.json"
-        # Do not trust files that another user left there, or folders that are closed to us.
-        with contextlib.suppress(OSError):
-            if place.lstat().st_uid == os.getuid():
-                return place
-    if not _is_running(pid):
-        raise NotFoundError(f"You have no process {pid}.", hint=HINT)
-    raise NotFoundError(
-        f"Process {pid} is not being profiled, or has not finished a training step yet.", hint=HINT
-    )
-
-
-def _is_running(pid: int) -> bool:
-    import psutil
-
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ValueError, OverflowError):
-        return False
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -180,23 +132,23 @@ def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
 
 def read_result(folder: Path) -> Measurement | None:
     """The result of the process with the longest window; a program may have several."""
-    found = [each for place in folder.glob("*.run.json") if (each := read_one(place))]
+    found = [each for place in folder.glob("*.run.json") if (each := _read_one(place))]
     return max(found, key=lambda each: each.phases[-1].wall_s, default=None)
 
 
-def read_error(folder: Path) -> str:
-    """The traceback that ended the program or the last of its processes, if one did."""
-    found = sorted(folder.glob("*.error"), key=lambda place: place.stat().st_mtime)
-    return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""
-
-
-def read_one(place: Path) -> Measurement | None:
+def _read_one(place: Path) -> Measurement | None:
     """What a profiled process wrote last; None if it cannot be read."""
     try:
         document: Any = read_json(place)
         return from_plain(Measurement, document["measurement"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_error(folder: Path) -> str:
+    """The traceback that ended the program or the last of its processes, if one did."""
+    found = sorted(folder.glob("*.error"), key=lambda place: place.stat().st_mtime)
+    return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""
 
 
 @contextlib.contextmanager

@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.profiling.frameworks.source import (
-    Source,
-    count_examples,
-    size_bytes,
-    wide_float_bytes,
-)
+from tpuctl.profiling.frameworks.source import Source, count_examples
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.node_stats import NodeStats
 
@@ -36,14 +31,10 @@ class Series:
     steps: "array[float]" = field(default_factory=lambda: array("d"))
     examples: "array[float]" = field(default_factory=lambda: array("d"))
     count: int = 0
-    epochs: int = 0
     first_batch_s: float = 0.0
     last_arrival_s: float | None = None
-    batch_bytes: int = 0
-    wide_bytes: int = 0
     node_stats: NodeStats = field(default_factory=NodeStats)
     iterator: "weakref.ref[Any] | None" = None
-    waiting_since_s: float | None = None
     in_main_thread: bool = True
 
     def arrived(self, started_s: float, ended_s: float, examples: int) -> None:
@@ -149,7 +140,6 @@ class Watch:
         with self.lock:
             series.poll()
             series.node_stats.start_iterator()
-            series.epochs += 1
             try:
                 series.iterator = weakref.ref(iterator)
             except TypeError:
@@ -169,18 +159,14 @@ class Watch:
         if sampler:
             sampler.resume()
         started_s = time.perf_counter()
-        series.waiting_since_s = started_s
         try:
             element = take()
         finally:
             if sampler:
                 sampler.pause()
             self._inside.taking = False
-            series.waiting_since_s = None
         ended_s = time.perf_counter()
         series.in_main_thread = is_main
-        if not series.count:
-            series.batch_bytes, series.wide_bytes = size_bytes(element), wide_float_bytes(element)
         series.arrived(started_s, ended_s, count_examples(element))
         if series.count == WARM_STEPS:
             for callback in self.begun:

@@ -118,24 +118,16 @@ class Deep:
     """How the host trace was taken.
 
     `overhead_fraction` is the share of the vCPUs that recording and collecting used during tracing,
-    `others_fraction` the share that other programs used meanwhile. `slowdown` is CPU time per
-    element with tracing over that without, minus 1, in adjacent windows, with its interval; from it
-    follow `run_overhead_fraction`, the share of the vCPUs that tracing used in all the `profiled_s`
-    that the pipeline was measured, and its upper bound `run_overhead_most`. `ended` says why
-    tracing stopped early, `missing` why there is no trace.
+    `others_fraction` the share that other programs used meanwhile, `linked_fraction` the share of
+    the work that a stage caused. `ended` says why tracing stopped early, `missing` why there is no
+    trace.
     """
 
     captures: int = 0
     traced_s: float = 0.0
     traced_bytes: int = 0
-    profiled_s: float | None = None
     overhead_fraction: float | None = None
-    run_overhead_fraction: float | None = None
-    run_overhead_most: float | None = None
     others_fraction: float | None = None
-    slowdown: float | None = None
-    slowdown_low: float | None = None
-    slowdown_high: float | None = None
     linked_fraction: float | None = None
     ended: str | None = None
     missing: str | None = None

@@ -1,0 +1,62 @@
+"""A running emulator for clients that nobody here wrote, as `tpuctl emulator start` leaves it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tpuctl.emulator import process
+
+SCENARIO = """{
+  "time_scale": 2000, "buckets": {"photos": {"location": "us-central1"}},
+  "zones": {"us-central1-a": {"types": ["v5litepod-1", "v5litepod-8", "v5litepod-16", "v4-8"]}}
+}"""
+VERSION = "v2-alpha-tpuv5-lite"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The emulator, and the environment in which clients find it."""
+
+    http: str
+    token: str
+    env: Mapping[str, str]
+    folder: Path
+
+    @property
+    def place(self) -> str:
+        """The address without the secret."""
+        return self.http.rpartition("/")[0]
+
+    def run(self, *command: str, ok: bool = True) -> str:
+        """Run a client; returns what it printed."""
+        env = {**os.environ, **self.env, "HOME": str(self.folder)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert (done.returncode == 0) == ok, f"{command}: {done.stdout} {done.stderr}"
+        return done.stdout + done.stderr
+
+
+@contextmanager
+def emulator_for_clients(folder: Path) -> Iterator[Target]:
+    scenario = folder / "scenario.json"
+    scenario.write_text(SCENARIO)
+    started = process.detach(folder / "emulator", scenario)
+    try:
+        config = {"CLOUDSDK_CONFIG": str(folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+        token = Path(started.exports["TPUCTL_TPU_TOKEN_FILE"]).read_text()
+        yield Target(started.http, token, {**started.exports, **config}, folder)
+    finally:
+        process.stop(folder / "emulator")
+
+
+def need(program: str) -> str:
+    """Skip a test without a program."""
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found

@@ -1,0 +1,79 @@
+"""Machines from public dumps, in two halves by source: rules were written with the first only.
+
+`public_machines/machines.json` has a source and a date for each; `inferred` names what the source
+does not say. `expected` has only what the source proves.
+"""
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.machines import chips, codes, diagnosed
+
+MACHINES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "public_machines" / "machines.json").read_text(encoding="utf-8")
+)
+BY_NAME = {machine["name"]: machine for machine in MACHINES}
+# What the unseen half is still wrong about, with the reason; a fixed one fails this list.
+UNSOLVED: dict[str, set[str]] = {}
+
+
+def half(machine: dict[str, Any]) -> str:
+    """All machines of a source are in the same half."""
+    digest = hashlib.sha256(machine["source"].encode()).digest()
+    return "seen" if digest[0] % 2 else "unseen"
+
+
+def recording(machine: dict[str, Any]) -> dict[str, Any]:
+    """Write out the chips, with the device nodes of their generation."""
+    document = copy.deepcopy(machine)
+    tpu = document.pop("tpu", None)
+    if not tpu:
+        return document
+    driver = tpu.pop("driver", "vfio-pci")
+    document["pci"] = chips(tpu.pop("count"), tpu.pop("device"), driver=driver, **tpu)
+    nodes = "/dev/vfio/" if driver == "vfio-pci" else "/dev/accel"
+    extra = {f"{nodes}{number}": None for number in range(len(document["pci"]))}
+    document["files"] = {**document.get("files", {}), **extra}
+    return document
+
+
+def wrong(machine: dict[str, Any]) -> set[str]:
+    """The answers that differ from what the source says."""
+    found = diagnosed(recording(machine))
+    expected = dict(machine["expected"])
+    problems = expected.pop("problems", None)
+    differing = {key for key, value in expected.items() if getattr(found, key) != value}
+    if problems is not None and codes(found) != set(problems):
+        differing.add("problems")
+    return differing
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_machine_of_a_public_dump_is_diagnosed_as_its_source_says(name: str) -> None:
+    assert wrong(BY_NAME[name]) == UNSOLVED.get(name, set())
+
+
+def test_both_halves_are_large_and_share_no_source() -> None:
+    sources = {
+        side: {machine["source"] for machine in MACHINES if half(machine) == side}
+        for side in ("seen", "unseen")
+    }
+    assert len(MACHINES) >= 40
+    assert min(len(group) for group in sources.values()) >= 12
+    assert not sources["seen"] & sources["unseen"]
+    for machine in MACHINES:
+        assert machine["source"]
+        assert machine["date"]
+        assert machine["expected"]
+
+
+def test_a_changed_machine_is_noticed() -> None:
+    machine = copy.deepcopy(BY_NAME["gke_jobset_two_slices"])
+    machine["env"]["MEGASCALE_NUM_SLICES"] = "4"
+    machine["tpu"]["count"] = 8
+    assert {"hosts", "slices", "chips"} <= wrong(machine)

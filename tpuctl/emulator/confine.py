@@ -1,0 +1,146 @@
+"""Keep what runs on an emulated worker from harming this machine, where the system allows that.
+
+A worker is a set of Linux namespaces: it sees its own processes only, can write its home and
+temporary files of its own only, and does not reach the services of the system (systemd, D-Bus)
+that turn the machine off. It reads what its user may read, and has the network of the machine.
+Run as a program: the first process of a worker.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from tpuctl.emulator.worker_processes import DEVICES, kill_everything
+from tpuctl.start_python import ROOT, child_environment, python_command
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MOUNT_SETATTR = 442
+_HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1
+_TOOLS = ("unshare", "nsenter", "setpriv")
+_BIND, _READY = 4096, b"ready\n"
+_SERVICES = ("/run",)
+# What each worker has of its own.
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 # nosec B108
+_PYTHON = (sys.prefix, sys.base_prefix, ROOT)
+
+
+class Confinement:
+    """The namespaces of one worker, made when the first program starts there; `close` ends all.
+
+    The worker may write `home`, and `temporary` as its /tmp. Without one, and where the system
+    has no namespaces for us, programs start as ordinary ones.
+    """
+
+    def __init__(
+        self, home: Path, temporary: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.home, self.temporary, self._env = home, temporary, env
+        self._lock = threading.Lock()
+        self._first: subprocess.Popen[bytes] | None = None
+        self._prefix: list[str] | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether the system has namespaces for us."""
+        return bool(self.command(()))
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs a command on the worker."""
+        with self._lock:
+            if self._prefix is None:
+                self._prefix = self._start()
+            return [*self._prefix, *command]
+
+    def close(self) -> None:
+        """End every process of the worker."""
+        with self._lock:
+            if self._first and self._first.stdout:
+                self._first.kill()
+                self._first.wait()
+                self._first.stdout.close()
+            self._first, self._prefix = None, None
+
+    def _start(self) -> list[str]:
+        """Start the first process; returns what comes before every command, or nothing."""
+        if not self.temporary or not all(map(shutil.which, _TOOLS)):
+            return []
+        start = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"]
+        start += ["--kill-child", "--mount-proc", "--propagation", "private", "--"]
+        start += python_command("tpuctl.emulator.confine", str(self.temporary), str(self.home))
+        # What a killed emulator left running would be in namespaces that nobody can enter.
+        kill_everything(self.home)
+        self.temporary.mkdir(exist_ok=True)
+        self._first = subprocess.Popen(  # noqa: S603 (our own program)
+            start,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(self._env),
+            start_new_session=True,
+        )
+        assert self._first.stdout
+        if self._first.stdout.read(len(_READY)) != _READY:
+            return []
+        (inner,) = psutil.Process(self._first.pid).children()
+        prefix = ["nsenter", f"--target={inner.pid}", "--user", "--mount", "--pid"]
+        # Without capabilities, so that nobody there can undo what the first process did.
+        prefix += ["--preserve-credentials", "--", "setpriv", "--bounding-set=-all", "--"]
+        # A new mount namespace starts in its root folder.
+        return [*prefix, "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(self.home)]
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = (("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("more", ctypes.c_uint64 * 2))
+
+
+def main() -> None:
+    """Prepare the file systems of a worker, say so, and wait to be killed."""
+    own, home = sys.argv[1:]
+    hidden = [name for name in _TEMPORARY if os.path.isdir(name) and not os.path.islink(name)]
+    # Opened before what is above them is hidden.
+    below = tuple(f"{name}/" for name in hidden)
+    others = filter(None, (*_PYTHON, os.environ.get(DEVICES)))
+    kept = [home, *(path for path in others if path.startswith(below))]
+    opened = {path: os.open(path, os.O_PATH) for path in kept}
+    source = os.open(own, os.O_PATH)
+    _set_read_only("/", read_only=True)
+    for name in hidden:
+        _bind(source, name, read_only=False)
+    for path, descriptor in opened.items():
+        os.makedirs(path, exist_ok=True)
+        _bind(descriptor, path, read_only=path != home)
+    for name in filter(os.path.isdir, _SERVICES):
+        _check(_LIBC.mount(b"none", os.fsencode(name), b"tmpfs", 0, None))
+    os.write(1, _READY)
+    # With that, the kernel itself takes care of processes whose parents have ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    os.closerange(0, 3)
+    os.execvp("sleep", ["sleep", "1000000000"])  # noqa: S606, S607
+
+
+def _bind(source: int, target: str, *, read_only: bool) -> None:
+    path = f"/proc/self/fd/{source}".encode()
+    _check(_LIBC.mount(path, os.fsencode(target), None, _BIND, None))
+    _set_read_only(target, read_only=read_only)
+
+
+def _set_read_only(path: str, *, read_only: bool) -> None:
+    """Change a mount and all below it."""
+    change = _Attributes(_READ_ONLY, 0) if read_only else _Attributes(0, _READ_ONLY)
+    size = ctypes.c_size_t(ctypes.sizeof(change))
+    name = os.fsencode(path)
+    _check(_LIBC.syscall(_MOUNT_SETATTR, _HERE, name, _RECURSIVE, ctypes.byref(change), size))
+
+
+def _check(result: int) -> None:
+    if result:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,274 @@
+"""Cloud Storage's XML API, as far as object stores and transfer managers use it."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from html import escape, unescape
+from pathlib import Path
+from urllib.parse import unquote
+
+from tpuctl.emulator.errors import ServiceError, storage_error
+from tpuctl.emulator.http import PIECE_BYTES, HttpApi, Reply, Request, Route, text_reply
+from tpuctl.emulator.methods import Document
+from tpuctl.emulator.storage._checksums import Checksums
+from tpuctl.emulator.storage.copies import copied
+from tpuctl.emulator.storage.downloads import current_object, get_media, media_headers
+from tpuctl.emulator.storage.listing import list_objects
+from tpuctl.emulator.storage.objects import Buckets
+from tpuctl.emulator.storage.resources import (
+    StoredObject,
+    check_object_name,
+    read_conditions,
+    read_whole,
+)
+from tpuctl.emulator.storage.uploads import Declared, check_sums, read_hashes, store_object
+from tpuctl.storage.local import open_own
+
+Action = Callable[[Buckets, Request], Reply]
+
+_LARGEST_BODY_BYTES = 4 << 20
+_SMALLEST_PART_BYTES = 5 << 20
+_CODES = {
+    401: "AuthenticationRequired", 403: "AccessDenied", 404: "NoSuchKey", 409: "Conflict",
+    412: "PreconditionFailed", 416: "InvalidRange", 429: "SlowDown", 500: "InternalError",
+    503: "ServiceUnavailable",
+}  # fmt: skip
+_CONDITIONS = {
+    "x-goog-if-generation-match": "ifGenerationMatch",
+    "x-goog-if-metageneration-match": "ifMetagenerationMatch",
+    "x-goog-copy-source-generation": "sourceGeneration",
+    "x-goog-copy-source-if-generation-match": "ifSourceGenerationMatch",
+    "x-goog-copy-source-if-metageneration-match": "ifSourceMetagenerationMatch",
+}
+_FIELDS = {
+    "Cache-Control": "cacheControl", "Content-Disposition": "contentDisposition",
+    "Content-Encoding": "contentEncoding", "Content-Language": "contentLanguage",
+    "Content-Type": "contentType", "x-goog-storage-class": "storageClass",
+}  # fmt: skip
+_LISTED = {"max-keys": "maxResults", "continuation-token": "pageToken", "marker": "startOffset"}
+_SOURCE = "x-goog-copy-source"
+_PART = re.compile(rb"<Part>(.*?)</Part>", re.DOTALL)
+
+
+@dataclass
+class _Upload:
+    """An upload in parts, which ends with the emulator."""
+
+    request: Request
+    parts: dict[int, tuple[Path, Checksums]] = field(default_factory=dict)
+
+
+def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> HttpApi:
+    """Serve the XML API, where a path is that of a bucket; `method` is that of the JSON API."""
+    uploads: dict[str, _Upload] = {}
+
+    def answer(verb: str, request: Request) -> Reply:
+        conditions = {
+            name: request.headers[header]
+            for header, name in _CONDITIONS.items()
+            if header in request.headers
+        }
+        names = {"bucket": request.names["bucket"], "object": request.names.get("object", "")}
+        request = replace(request, names=names, query={**request.query, **conditions})
+        try:
+            return method(*_choose(uploads, verb, request))(request)
+        except ServiceError as error:
+            return _error_reply(error)
+
+    routes = [
+        Route(f"{verb} {path}", partial(answer, verb))
+        for verb in ("GET", "HEAD", "PUT", "POST", "DELETE")
+        for path in ("/{bucket}/{object=**}", "/{bucket}")
+    ]
+    return HttpApi(("/",), routes, storage_error)
+
+
+def _choose(uploads: dict[str, _Upload], verb: str, request: Request) -> tuple[str, Action]:
+    """Return the method that a request is, and its action."""
+    query = request.query
+    if verb == "POST":
+        return "storage_insert", partial(_begin if "uploads" in query else _complete, uploads)
+    if verb == "DELETE" and "uploadId" in query:
+        return "storage_upload_chunk", partial(_abort, uploads)
+    if verb == "DELETE":
+        return "storage_delete", _delete
+    if verb != "PUT":
+        return ("storage_get", _get) if request.names["object"] else ("storage_list", _list)
+    if "partNumber" in query:
+        return "storage_upload_chunk", partial(_put_part, uploads)
+    return ("storage_copy", _copy) if _SOURCE in request.headers else ("storage_insert", _put)
+
+
+def _get(buckets: Buckets, request: Request) -> Reply:
+    stored = current_object(buckets, request)
+    tag = _tag(stored)
+    if request.headers.get("If-Match", tag) not in (tag, "*"):
+        raise storage_error("condition")
+    if request.headers.get("If-None-Match") in (tag, "*"):
+        raise storage_error("not_modified")
+    reply = get_media(buckets, request)
+    return replace(reply, headers={**reply.headers, "ETag": tag})
+
+
+def _list(buckets: Buckets, request: Request) -> Reply:
+    query = {_LISTED.get(name, name): value for name, value in request.query.items()}
+    if after := query.get("start-after"):
+        query["startOffset"] = f"{after}\0"
+    with buckets.lock:
+        found = list_objects(buckets.bucket(request.names["bucket"]), query, "")
+    token = found.get("nextPageToken")
+    inner = _elements(
+        {"Name": request.names["bucket"], "Prefix": query.get("prefix", "")}
+        | {"IsTruncated": "true" if token else "false"}
+        | ({"NextContinuationToken": token} if token else {})
+    )
+    for item in found.get("items", ()):
+        inner += f"<Contents>{_elements(_listed(item))}</Contents>"
+    for prefix in found.get("prefixes", ()):
+        inner += f"<CommonPrefixes>{_elements({'Prefix': prefix})}</CommonPrefixes>"
+    return _xml_reply("ListBucketResult", inner)
+
+
+def _listed(item: Document) -> Document:
+    return {
+        "Key": item["name"],
+        "Generation": item["generation"],
+        "MetaGeneration": item["metageneration"],
+        "LastModified": item["updated"],
+        "ETag": f'"{item["etag"]}"',
+        "Size": item["size"],
+    }
+
+
+def _declared(request: Request) -> Declared:
+    headers = request.headers
+    fields: Document = {key: headers[name] for name, key in _FIELDS.items() if name in headers}
+    metadata = {
+        name[12:].lower(): value
+        for name, value in headers.items()
+        if name.lower().startswith("x-goog-meta-")
+    }
+    hashes = {"md5": headers.get("Content-MD5"), **read_hashes(headers)}
+    return Declared(
+        check_object_name(request.names["object"]),
+        fields | ({"metadata": metadata} if metadata else {}),
+        hashes.get("crc32c"),
+        hashes["md5"],
+    )
+
+
+def _put(buckets: Buckets, request: Request) -> Reply:
+    bucket = buckets.bucket(request.names["bucket"])
+    declared = _declared(request)
+    store_object(buckets, request, declared, request.body.pieces())
+    return _stored_reply(bucket.objects[declared.name])
+
+
+def _copy(buckets: Buckets, request: Request) -> Reply:
+    from_bucket, _, name = request.headers[_SOURCE].lstrip("/").partition("/")
+    names = {"bucket": from_bucket, "object": unquote(name)}
+    names |= {"bucket_2": request.names["bucket"], "name": request.names["object"]}
+    stored = copied(buckets, replace(request, names=names))
+    reply = _xml_reply("CopyObjectResult", _elements({"ETag": _tag(stored)}))
+    return replace(reply, headers={**_stored_reply(stored).headers, **reply.headers})
+
+
+def _delete(buckets: Buckets, request: Request) -> Reply:
+    conditions = read_conditions(request.query)
+    buckets.remove(request.names["bucket"], request.names["object"], request.query, conditions)
+    return Reply(204)
+
+
+def _begin(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
+    bucket, identity = buckets.bucket(request.names["bucket"]).name, secrets.token_urlsafe(32)
+    uploads[identity] = _Upload(request)
+    found = {"Bucket": bucket, "Key": _declared(request).name, "UploadId": identity}
+    return _xml_reply("InitiateMultipartUploadResult", _elements(found))
+
+
+def _put_part(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
+    upload, declared = _upload(uploads, request), _declared(request)
+    number = read_whole(request.query, "partNumber") or 0
+    file, sums = buckets.new_file(), Checksums()
+    with open_own(file, "xb", private=True) as target:
+        for piece in request.body.pieces():
+            target.write(piece)
+            sums.add(piece)
+    check_sums(sums, declared.crc32c, declared.md5)
+    upload.parts[number] = file, sums
+    return Reply(headers={"ETag": f'"{sums.md5}"', "X-Goog-Hash": f"crc32c={sums.crc32c}"})
+
+
+def _complete(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
+    upload = _upload(uploads, request)
+    wanted = _PART.findall(request.body.read(_LARGEST_BODY_BYTES))
+    parts = [_wanted_part(upload, text) for text in wanted]
+    if not parts or any(sums.size_bytes < _SMALLEST_PART_BYTES for _, sums in parts[:-1]):
+        raise storage_error("parts", why="parts are missing, or smaller than 5 MiB")
+    pieces = _pieces([file for file, _ in parts])
+    declared = replace(_declared(upload.request), crc32c=None, md5=None)
+    target = replace(upload.request, query=request.query)
+    store_object(buckets, target, declared, pieces, components=len(parts))
+    _abort(uploads, buckets, request)
+    stored = buckets.bucket(request.names["bucket"]).objects[declared.name]
+    found = {"Bucket": stored.bucket, "Key": stored.name, "ETag": _tag(stored)}
+    reply = _xml_reply("CompleteMultipartUploadResult", _elements(found))
+    return replace(reply, headers={**_stored_reply(stored).headers, **reply.headers})
+
+
+def _wanted_part(upload: _Upload, text: bytes) -> tuple[Path, Checksums]:
+    number = re.search(rb"<PartNumber>\s*(\d{1,5})\s*</PartNumber>", text)
+    tag = re.search(r"<ETag>(.*?)</ETag>", text.decode("utf-8", "replace"))
+    part = upload.parts.get(int(number[1])) if number else None
+    if part is None or tag is None or unescape(tag[1]).strip().strip('"') != part[1].md5:
+        raise storage_error("parts", why="a part was not uploaded, or is another one")
+    return part
+
+
+def _abort(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
+    for file, _ in _upload(uploads, request).parts.values():
+        file.unlink(missing_ok=True)
+    del uploads[request.query["uploadId"]]
+    return Reply(204)
+
+
+def _upload(uploads: dict[str, _Upload], request: Request) -> _Upload:
+    identity = request.query.get("uploadId", "")
+    if identity not in uploads:
+        raise storage_error("no_upload", upload_id=identity)
+    return uploads[identity]
+
+
+def _pieces(files: list[Path]) -> Iterator[bytes]:
+    for path in files:
+        with path.open("rb") as file:
+            yield from iter(partial(file.read, PIECE_BYTES), b"")
+
+
+def _tag(stored: StoredObject) -> str:
+    return f'"{stored.etag}"'
+
+
+def _stored_reply(stored: StoredObject) -> Reply:
+    return Reply(headers={**media_headers(stored), "ETag": _tag(stored)})
+
+
+def _elements(values: Mapping[str, object]) -> str:
+    return "".join(f"<{key}>{escape(str(text))}</{key}>" for key, text in values.items())
+
+
+def _xml_reply(name: str, inner: str, status: int = 200) -> Reply:
+    space = "" if name == "Error" else " xmlns='http://s3.amazonaws.com/doc/2006-03-01/'"
+    text = f"<?xml version='1.0' encoding='UTF-8'?><{name}{space}>{inner}</{name}>"
+    return text_reply(text, "application/xml; charset=UTF-8", status=status)
+
+
+def _error_reply(error: ServiceError) -> Reply:
+    status, code = error.http_status, _CODES.get(error.http_status, "InvalidArgument")
+    if error.message == storage_error("no_bucket").message:
+        code = "NoSuchBucket"
+    found = {"Code": code, "Message": error.message}
+    reply = _xml_reply("Error", "" if status == 304 else _elements(found), status)
+    return replace(reply, headers={**error.http_headers, **reply.headers})
