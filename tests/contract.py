@@ -23,6 +23,7 @@ import jsonschema
 import tpuctl
 from tpuctl.datasets.serve import Service
 from tpuctl.outcome import Status
+from tpuctl.remote.jobs import ShownTpu as ShownTpu  # a result of `show`, known once imported
 
 Shape = dict[str, Any]
 

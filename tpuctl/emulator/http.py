@@ -172,6 +172,10 @@ class Content:
                 left -= len(piece)
                 yield piece
 
+    def close(self) -> None:
+        """Close the file without reading it."""
+        self.file.close()
+
 
 class Stream:
     """Bytes that come while the reply is being sent, so nobody knows yet how many."""
