@@ -172,10 +172,6 @@ class Content:
                 left -= len(piece)
                 yield piece
 
-    def close(self) -> None:
-        """Close the file without reading it."""
-        self.file.close()
-
 
 class Stream:
     """Bytes that come while the reply is being sent, so nobody knows yet how many."""
