@@ -6,12 +6,12 @@ VENV_XLA := .venv-xla
 VENV_AOT := .venv-aot-newest
 PYTHON_NEWEST ?= python3.12
 READY_XLA := $(VENV_XLA)/.ready
+VENV_CLIENTS := .venv-clients
+READY_CLIENTS := $(VENV_CLIENTS)/.ready
 VENV_HOSTED := .venv-hosted
 READY_HOSTED := $(VENV_HOSTED)/.ready
 PYTHON_HOSTED ?= python3.12
 PIP_HOSTED := $(VENV_HOSTED)/bin/python -m pip install --quiet --disable-pip-version-check
-VENV_CLIENTS := .venv-clients
-READY_CLIENTS := $(VENV_CLIENTS)/.ready
 
 # The tests start tpuctl hundreds of times: an environment that forbids Python to keep what it
 # has compiled makes each start a third slower.
@@ -66,6 +66,15 @@ test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigab
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
+test-clients: $(READY_CLIENTS)  ## gcloud and clients of others with the emulator, in an environment of its own (2 GB).
+	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_storage.py tests/test_clients_tpu.py
+
+$(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
+	$(PYTHON) -m venv $(VENV_CLIENTS)
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh]' \
+		google-api-python-client gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 hypothesis pytest pytest-timeout
+	touch $(READY_CLIENTS)
+
 test-hosted: $(READY) $(READY_HOSTED) $(VENV)-colab/.ready  ## The official command lines against the emulator, in an environment of their own.
 	$(BIN)/python -m pytest -m hosted
 
@@ -81,15 +90,6 @@ $(VENV)-colab/.ready: Makefile
 	$(PYTHON_HOSTED) -m venv $(VENV)-colab \
 		&& $(VENV)-colab/bin/python -m pip install --quiet --disable-pip-version-check google-colab-cli==0.7.5 \
 		&& touch $@ || echo "Set PYTHON_HOSTED to a Python of at least 3.12."
-
-test-clients: $(READY_CLIENTS)  ## gcloud and clients of others with the emulator, in an environment of its own (2 GB).
-	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_storage.py tests/test_clients_tpu.py
-
-$(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
-	$(PYTHON) -m venv $(VENV_CLIENTS)
-	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh]' \
-		google-api-python-client gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 hypothesis pytest pytest-timeout
-	touch $(READY_CLIENTS)
 
 lint: $(READY)  ## ruff, bandit and mypy --strict.
 	$(BIN)/ruff format --check .
@@ -117,4 +117,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache

@@ -160,6 +160,10 @@ class Content:
     file: BinaryIO
     size_bytes: int
 
+    def close(self) -> None:
+        """Close the file of bytes that nobody wants."""
+        self.file.close()
+
     def pieces(self) -> Iterator[bytes]:
         """Read it to its end, then close it."""
         left = self.size_bytes
@@ -167,10 +171,6 @@ class Content:
             while left and (piece := self.file.read(min(left, PIECE_BYTES))):
                 left -= len(piece)
                 yield piece
-
-    def close(self) -> None:
-        """Close the file without reading it."""
-        self.file.close()
 
 
 class Stream:
@@ -182,7 +182,7 @@ class Stream:
         self.pieces = lambda: pieces
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Do nothing: what has not been asked for was not made."""
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,10 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
-        kaggle = KaggleApi(emulator, folder / "kaggle")
-        stack.callback(kaggle.sessions.close)
         greeting = Route("GET /", greet)
         storage, any_path = storage_apis(emulator, folder)
+        kaggle = KaggleApi(emulator, folder / "kaggle")
+        stack.callback(kaggle.sessions.close)
         apis = [
             kaggle.http_api(),
             tpu_api(emulator),
