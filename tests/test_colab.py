@@ -17,8 +17,8 @@ from tests.colab_world import colab_world as colab_world
 from tests.conftest import Tpuctl
 from tests.waiting import wait_until
 from tpuctl.emulator.colab._server import Colab
-from tpuctl.providers.colab.guard import next_look_s, why_delete
-from tpuctl.providers.colab.records import Record
+from tpuctl.providers.colab.guard import has_guard, next_look_s, start_guard, why_delete
+from tpuctl.providers.colab.records import Record, new_record
 
 pytestmark = pytest.mark.slow
 
@@ -228,6 +228,20 @@ def test_a_guard_that_was_killed_is_started_again_by_the_next_command(
     colab_world.kill_guards()
     tpuctl("list", "--provider", "colab")
     wait_until(colab_world.guards)
+
+
+def test_a_guard_ends_with_its_record_though_nobody_answers(
+    colab_world: ColabWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colab_world()
+    # Nothing listens there.
+    monkeypatch.setenv("TPUCTL_COLAB_ENDPOINT", "127.0.0.1:1")
+    records = colab_world.records
+    record = records.save(new_record("t1", "v5litepod-1", created=MORNING))
+    start_guard(records, "t1")
+    wait_until(lambda: has_guard(records, "t1"))
+    records.forget(record)
+    wait_until(lambda: not colab_world.guards())
 
 
 def test_the_guard_says_in_use_only_while_a_job_runs(

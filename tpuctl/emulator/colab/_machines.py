@@ -16,6 +16,7 @@ from tpuctl.emulator._ssh_server import WorkerServers
 from tpuctl.emulator.colab.account import Account, Refusal, Runtime
 from tpuctl.emulator.colab.kernel import Kernel
 from tpuctl.emulator.colab.websocket import TEXT, WebSocket
+from tpuctl.emulator.confine import Confinement
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.start_python import child_environment
 from tpuctl.storage.local import open_own
@@ -45,10 +46,13 @@ class Machine:
             HBM_BYTES: str(_HBM_GIB.get(runtime.accelerator, 0) * GIB),
             PORTS: str(_free_port()),
         }
+        self._confinement = Confinement(
+            self.home, folder / "tmp", {**self.env, MARK: str(self.home)}
+        )
         self.worker = servers.start(
             ["127.0.0.1"],
             0,
-            folder=self.home,
+            confinement=self._confinement,
             env=self.env,
             host_key=folder / "host_key",
             authorized_keys=lambda user: tuple(self._keys) if user == "root" else (),
@@ -92,14 +96,16 @@ class Machine:
     def new_kernel(self) -> str:
         """Start a kernel."""
         name = str(uuid.uuid4())
-        self.kernels[name] = Kernel(self.home, self.process_environment())
+        self.kernels[name] = Kernel(
+            self.home, self.process_environment(), self._confinement.command
+        )
         return name
 
     def tty(self, web: WebSocket, read: Any, write: Any) -> None:
         """Run a shell on a terminal; `read` and `write` translate its messages."""
         master, slave = pty.openpty()
-        shell = subprocess.Popen(
-            ["/bin/sh", "-i"],
+        shell = subprocess.Popen(  # noqa: S603 (a shell on the machine)
+            self._confinement.command(["/bin/sh", "-i"]),
             cwd=self.home,
             env={**self.process_environment(), "TERM": "xterm"},
             stdin=slave,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ Emit = Callable[[dict[str, Any]], None]
 class Kernel:
     """The parent's side of one kernel."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        confined: Callable[[Sequence[str]], Sequence[str]],
+    ) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(  # noqa: S603 (our own program)
-            python_command("tpuctl.emulator.colab.kernel"),
+            confined(python_command("tpuctl.emulator.colab.kernel")),
             cwd=folder,
             env={**env, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.PIPE,

@@ -32,9 +32,11 @@ def main() -> None:
         last = ""
         while True:
             record = records.find(name)
+            if record is None:
+                return
             try:
                 # A plane is opened again after a failure: the login may have been renewed.
-                api = api or open_api(record.plane if record else None)
+                api = api or open_api(record.plane)
                 if not Guard(records, api, name, job_states, fetch_output).look():
                     return
                 last = ""
