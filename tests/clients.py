@@ -43,13 +43,18 @@ class Target:
 
 @contextmanager
 def emulator_for_clients(folder: Path) -> Iterator[Target]:
+    """Start an emulator to which the environment points, and stop it."""
     scenario = folder / "scenario.json"
     scenario.write_text(SCENARIO)
     started = process.detach(folder / "emulator", scenario)
     try:
         config = {"CLOUDSDK_CONFIG": str(folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
         token = Path(started.exports["TPUCTL_TPU_TOKEN_FILE"]).read_text()
-        yield Target(started.http, token, {**started.exports, **config}, folder)
+        env = {**started.exports, **config}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in env.items():
+                patch.setenv(name, value)
+            yield Target(started.http, token, env, folder)
     finally:
         process.stop(folder / "emulator")
 

@@ -30,12 +30,7 @@ Gcloud = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with (
-        emulator_for_clients(tmp_path_factory.mktemp("clients")) as found,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in found.env.items():
-            patch.setenv(name, value)
+    with emulator_for_clients(tmp_path_factory.mktemp("clients")) as found:
         yield found
 
 

@@ -213,9 +213,11 @@ def render_offers(result: Offers) -> RenderableType:
             "-" if offer.limit_hours is None else f"{offer.limit_hours:g} h",
             "; ".join(offer.evidence),
         )
-    lines = [f"{balance_line(each)}." for each in result.balances]
+    lines = [] if result.offers else ["No TPU can be had now."]
+    lines += [f"{balance_line(each)}." for each in result.balances]
     lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
-    return layout.stack(table, "", layout.text("\n".join(lines)))
+    words = layout.text("\n".join(lines))
+    return layout.stack(table, "", words) if result.offers else words
 
 
 def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:
