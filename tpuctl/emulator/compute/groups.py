@@ -5,7 +5,7 @@ not run, and INCOMPLETE when one is gone.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tpuctl.emulator import operations as ends
@@ -21,7 +21,7 @@ from tpuctl.emulator.compute.resources import (
     rfc3339,
 )
 from tpuctl.emulator.compute.slices import find, forget, read_policy, read_template, register
-from tpuctl.emulator.compute.validate import check_name, invalid, last_part
+from tpuctl.emulator.compute.validate import check_name, invalid, last_part, read_machine
 from tpuctl.emulator.errors import ServiceError, compute_error
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import UPDATE_S, do_nothing
@@ -52,7 +52,7 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
         raise invalid("resource.resourcePolicies.workloadPolicy", policy.path, "Wrong region.")
     if topology and not is_bulk:
         raise compute_error("not_bulk")
-    instances.find_machine_in(world, call.zone, machine)
+    read_machine(world, world.scenario.zones[call.zone], machine.name)
     instances.refuse_use(world, key, machine, document)
     if ("instanceGroupManagers", key) in world.compute.resources:
         raise compute_error("already_exists", resource=path_of("instanceGroupManagers", key))
@@ -107,7 +107,7 @@ def _set_size(world: World, group: Group, size: int) -> None:
         if instance := group.instance(world.compute, name):
             _stop(world, instance)
     group.names = group.names[:size]
-    world.compute.changed.add(group.key)
+    world.compute.changed = True
 
 
 def _stop(world: World, instance: Instance) -> None:
@@ -185,23 +185,15 @@ def _find(world: World, call: Call) -> Group:
     return found
 
 
-def settle(world: World, freed: Sequence[str]) -> None:
-    """Review groups whose instances changed, and give free chips to those that wait for them."""
-    regions = {region_of(zone) for zone in freed}
-    groups = [item for item in world.compute.resources.values() if isinstance(item, Group)]
-    for group in groups:
-        is_waiting = group.error is not None and region_of(group.key.zone) in regions
-        if group.key in world.compute.changed or is_waiting:
-            world.compute.changed.discard(group.key)
+def settle(world: World) -> None:
+    """Review all groups, and give free chips to the instances that wait for them."""
+    world.compute.changed = False
+    for group in list(world.compute.resources.values()):
+        if isinstance(group, Group):
             _fill(world, group)
             _review(world, group)
-    world.compute.changed.clear()
     for instance in list(world.compute.instances.values()):
-        if (
-            instance.state == "PENDING"
-            and not instance.group
-            and region_of(instance.key.zone) in regions
-        ):
+        if instance.state == "PENDING" and not instance.group:
             instances.grant_if_free(world, [instance])
 
 
@@ -214,7 +206,6 @@ def _fill(world: World, group: Group) -> None:
             continue
         if instance and instance.state == "TERMINATED":
             instances.remove(world, instance)
-            world.compute.changed.discard(group.key)
             instance = None
         if instance is None or instance.state == "PENDING":
             missing.append(instance or _make(world, group, name, index))
