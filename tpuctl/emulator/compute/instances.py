@@ -121,6 +121,10 @@ def make(
 
 def grant_if_free(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
     """Give instances their chips if there are enough for all; return why not."""
+    known = world.compute.instances
+    for instance in wanted:
+        if known.get(instance.key, instance) is not instance:
+            return compute_error("already_exists", resource=instance.path)
     if error := refuse_capacity(world, wanted):
         return error
     for instance in wanted:
