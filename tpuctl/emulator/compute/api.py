@@ -42,7 +42,7 @@ def _answer(emulator: Emulator, method: ComputeMethod, request: Request) -> Repl
     zone = names.get("zone") or (GLOBAL if method.scope == "global" else "")
     if method.verb == "aggregatedList":
         zone = "-"
-    name = names.get("name") or names.get("group") or ""
+    name = names.get("name") or names.get("group") or str(body.get("resource", {}).get("name", ""))
     call = Call(method.name, names["project"], zone, name, body)
     answer = emulator.answer(call)
     if method.verb == "wait":
