@@ -1,6 +1,8 @@
 """Instances of Compute Engine: what the service does and refuses, over HTTP."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -463,7 +465,7 @@ def test_filters(practice: Any) -> None:
 def test_one_request_lists_all_zones_in_pages_and_names_those_that_do_not_answer(
     practice: Any,
 ) -> None:
-    zones = {"us-east5-b": {}, "europe-west4-a": {}, "us-east5-a": {}}
+    zones: dict[str, Any] = {"us-east5-b": {}, "europe-west4-a": {}, "us-east5-a": {}}
     fault = {
         "on": "compute_instances_aggregated_list",
         "zone": "europe-*",
@@ -591,7 +593,7 @@ def test_the_bill_has_each_use_of_chips_at_the_price_of_its_model(practice: Any)
 
 def test_it_resumes_with_its_instances_and_slices(practice: Any, tmp_path: Any) -> None:
     world = ComputeWorld(lambda plan: practice(plan, folder=tmp_path))
-    refused = {"metadata": {"items": [{"key": "a", "value": "1"}]}, "machine": "n2"}
+    refused: dict[str, Any] = {"metadata": {"items": [{"key": "a", "value": "1"}]}, "machine": "n2"}
     assert world.refused(**refused)[0] == 400
     world.create(scheduling=FLEX)
     world.slice()
@@ -631,3 +633,44 @@ def test_an_instance_runs_commands_over_ssh_until_it_is_gone(practice: Any, tmp_
     assert world.status() == "gone"
     with pytest.raises(OSError, match="onnect"):
         asyncio.run(run("true"))
+
+
+def test_bodies_of_any_form_are_answered_and_can_be_resumed(practice: Any, tmp_path: Any) -> None:
+    world = ComputeWorld(lambda plan: practice(plan, folder=tmp_path))
+    disk = {"boot": True, "initializeParams": {"diskSizeGb": "200", "sourceImage": "x/y"}}
+    fields: dict[str, Any] = {
+        **world.body("t1"), "disks": [disk], "labels": {"a": "b"}, "tags": {"items": ["web"]},
+        "networkInterfaces": [{"network": "global/networks/default", "accessConfigs": [{}]}],
+        "metadata": {"items": [{"key": "a", "value": "b"}]},
+        "serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}],
+        "scheduling": {**FLEX, "terminationTime": None}, "resourcePolicies": [],
+        "params": {"requestValidForDuration": {"seconds": "600"}},
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION", "values": []},
+    }  # fmt: skip
+
+    def variants(value: Any) -> Iterator[Any]:
+        yield from (None, 7, "x", [7], [{}], {"x": 1})
+        lists = enumerate(value if isinstance(value, list) else ())
+        for key, item in value.items() if isinstance(value, dict) else lists:
+            for changed in variants(item):
+                whole = dict(value) if isinstance(value, dict) else list(value)
+                whole[key] = changed
+                yield whole
+
+    answers = Counter[int]()
+    templates = "/global/instanceTemplates"
+    for number, body in enumerate(variants(fields)):
+        own = {**body, "name": f"t{number}"} if isinstance(body, dict) else body
+        of_template = {**body, "machineType": TYPE} if isinstance(body, dict) else body
+        answers[world.ask("POST", "instances", own)[0]] += 1
+        asked = {"name": f"t{number}", "properties": of_template}
+        answers[world.ask("POST", templates, asked)[0]] += 1
+    for body in variants(world.group_body(name="t1")):
+        answers[world.ask("POST", "instanceGroupManagers", body)[0]] += 1
+    assert min(answers[200], answers[400]) > 50
+    assert set(answers) <= {200, 400, 404, 409}
+    world.clock.sleep(300)
+    assert len(world.ok("GET", "instances")["items"]) > 20
+    assert Store(tmp_path).resume().compute.resources
+    for text in ("name eq '['", "(" * 5000, "disks.x.y=1", "labels.x.y.z=1", "a==b", "'"):
+        assert world.ask("GET", "instances", filter=text)[0] in (200, 400), text
