@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tpuctl.clock import Clock
+from tpuctl.codec import to_plain
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
 from tpuctl.emulator.metadata import greet, metadata_api
@@ -125,6 +126,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
     try:
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import tpu_api
+        from tpuctl.emulator.compute.api import compute_api
         from tpuctl.emulator.http_server import serve_http
         from tpuctl.emulator.kaggle.api import KaggleApi
         from tpuctl.emulator.storage.api import storage_apis
@@ -136,6 +138,9 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        bill = Route(
+            "GET /emulator/bill", lambda _: Reply(document={"charges": to_plain(emulator.bill())})
+        )
         greeting = Route("GET /", greet)
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
@@ -143,9 +148,10 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         apis = [
             kaggle.http_api(),
             tpu_api(emulator),
+            compute_api(emulator),
             metadata_api(emulator),
             storage,
-            HttpApi(("/emulator/",), [status]),
+            HttpApi(("/emulator/",), [status, bill]),
         ]
         apis += [
             batch_api(list(apis)),
@@ -174,6 +180,7 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
         **({TOKEN_FILE: token_file} if has_secret else {}),
         "TPUCTL_PROJECT": project,
         "STORAGE_EMULATOR_HOST": emulator.http,
+        "TPUCTL_GCE_ENDPOINT": emulator.http,
         **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
         "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
