@@ -52,6 +52,7 @@ KEYS = (
     Key("cache_dir", "folder for demo images, compilations and copies of data sets"),
     Key("state_dir", "folder for the journal of requested TPUs, SSH keys and the emulator"),
     Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
+    Key("gce_endpoint", "address of a Compute Engine emulator to use instead of Google's API"),
     Key("colab_endpoint", "address of a Colab emulator to use instead of Google's Colab"),
     Key("kaggle_endpoint", "address of an emulator to use instead of Kaggle"),
 )

@@ -46,14 +46,14 @@ class Endpoint:
         return None
 
 
-def parse_endpoint(text: str | None) -> Endpoint:
+def parse_endpoint(text: str | None, *, default: str = GOOGLE) -> Endpoint:
     """Parse an endpoint; the default is Google's.
 
     Raises InvalidInputError for an address that is neither Google's nor on this machine, because a
     login must not be sent there.
     """
     if not text:
-        return Endpoint(f"{GOOGLE}:443", is_local=False)
+        return Endpoint(f"{default}:443", is_local=False)
     address = text.strip().removeprefix("http://").removeprefix("https://").rstrip("/")
     host, colon, port = address.rpartition(":")
     if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):

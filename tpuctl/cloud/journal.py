@@ -38,6 +38,10 @@ COLLECTED = "collected"
 """The outcome of an entry whose TPU was already dead or gone when it was deleted."""
 
 
+LEFT = "left running"
+"""The outcome of an open entry whose create returned without waiting for the TPU."""
+
+
 @dataclass(frozen=True)
 class JournalEntry:
     """One create request and its outcome.

@@ -135,7 +135,7 @@ def name_workers(numbers: Iterable[int]) -> str:
 EMULATED_PORT = "tpuctl-emulator-ssh-port"
 """Metadata key with the SSH port of an emulated TPU's workers."""
 
-_NOT_READY_YET = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
+_NOT_READY_YET = frozenset({"CREATING", "PENDING", "STARTING", "RESTARTING", "REPAIRING"})
 # What useradd accepts.
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
