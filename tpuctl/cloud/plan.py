@@ -124,6 +124,7 @@ class CreatePlan(NotedOutcome):
     max_usd: float | None
     offers: tuple[Offer, ...]
     prices_as_of: str
+    why_provider: str | None = None
     options: CreateOptions = field(metadata={"internal": True})
 
     def with_warnings(self, *more: str) -> "CreatePlan":

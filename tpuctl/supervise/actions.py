@@ -110,12 +110,17 @@ class Actions:
         return found[0] if found else None
 
     def _was_deleted(self, state: WatchState) -> bool | None:
-        """Whether a tpuctl command deleted it while it was alive; None where none deleted it."""
+        """Whether a user deleted it while it was alive; None where nothing tells."""
         create_id = state.tpu.create_id if state.tpu else None
         entry = self._journal.find(create_id) if create_id else None
-        if entry is None or entry.outcome not in (COLLECTED, DELETED):
+        if entry and entry.outcome in (COLLECTED, DELETED):
+            return entry.outcome == DELETED
+        if state.tpu is None:
             return None
-        return entry.outcome == DELETED
+        known = state.tpu
+        gone = self._api.why_gone(state.name, zone=known.zone, since=known.created)
+        # A group that was deleted took its VMs along, whoever did it.
+        return gone.cause == "deleted" if gone else None
 
     def ask(self, state: WatchState) -> WorkersObservation:
         """Ask every worker of the TPU that was observed last."""

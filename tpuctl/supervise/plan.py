@@ -14,7 +14,7 @@ from tpuctl.cloud.plan import STARTUP_SCRIPT, CreateOptions, plan_create, why_di
 from tpuctl.cloud.tpu import known_type
 from tpuctl.cloud.ttl import user_script
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
-from tpuctl.hardware.types import usd_per_hour
+from tpuctl.hardware.compute_engine import list_price, model_of
 from tpuctl.outcome import Outcome
 from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
@@ -35,6 +35,8 @@ def clone_options(node: Node) -> CreateOptions:
     script = metadata.pop(STARTUP_SCRIPT, None)
     known = {
         **shared(CreateOptions, node),
+        "reserved": node.reserved and not node.reservation,
+        "runtime_version": node.runtime_version or None,
         "labels": _without_ours(node.labels),
         "metadata": metadata,
     }
@@ -54,8 +56,10 @@ def _limits(node: Node) -> tuple[float | None, float | None]:
     ttl_s, cents = (_number(node.labels.get(key)) for key in (LABEL_TTL_S, LABEL_MAX_USD_CENTS))
     if cents is None:
         return ttl_s, None
-    known = known_type(node.accelerator_type) is not None
-    price = usd_per_hour(node.accelerator_type, node.zone, spot=node.spot) if known else None
+    known, model = known_type(node.accelerator_type) is not None, model_of(node)
+    price = None
+    if known:
+        price = list_price(node.provider, node.accelerator_type, node.zone, model)
     # A budget became a time to live. Only one that is shorter than that was given as well.
     is_derived = ttl_s is not None and price and ttl_s >= int(cents / 100 / price * 3600) - 1
     return (None if is_derived else ttl_s), cents / 100
@@ -86,6 +90,7 @@ class WatchOptions:
     ttl_s: float | None = None
     max_usd: float | None = None
     runtime_version: str | None = None
+    provider: str | None = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -195,7 +200,10 @@ def plan_watch(
     recipe = state.recipe
     plan_create(recipe)
     zones = (state.tpu.zone,) if state.tpu else (resource.zone,) if resource else recipe.zones
-    price = usd_per_hour(recipe.accelerator_type, zones[0], spot=recipe.spot) if zones else None
+    price = None
+    if zones:
+        kind, model = recipe.accelerator_type, model_of(recipe)
+        price = list_price(recipe.provider, kind, zones[0], model)
     elsewhere = ((zone, why_disks_elsewhere(zone, recipe.data_disks)) for zone in recipe.zones)
     return WatchPlan(
         **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},
