@@ -89,6 +89,7 @@ class Status(Outcome):
     scenario: str | None = None
     requests: int | None = None
     nodes: dict[str, int] = field(default_factory=dict)
+    instances: dict[str, int] = field(default_factory=dict)
     queued_resources: dict[str, int] = field(default_factory=dict)
     exports: dict[str, str] = field(default_factory=dict)
 
@@ -322,7 +323,7 @@ def _open(
         if scenario in (None, world.scenario):
             return world, ScaledClock(now, world.scenario.time_scale), True
         advance(world, now)
-        if world.nodes or world.queued:
+        if any(world.hosts()) or world.queued or world.compute.resources:
             raise InvalidInputError(
                 f"The emulator's state in {here.folder} has TPUs of another scenario.",
                 hint="Start over: add --fresh. To resume, leave out --scenario.",

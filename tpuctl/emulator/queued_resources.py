@@ -1,5 +1,6 @@
 """Queued resources: they wait for capacity, get their nodes, and are suspended without them."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from tpuctl.emulator import nodes, operations
@@ -109,16 +110,14 @@ def maintain(world: World, call: Call, failure: Failure | None) -> Document:
     )
 
 
-def settle(world: World) -> None:
+def settle(world: World, freed: Sequence[str]) -> None:
     """Review the queued resources whose nodes changed, and the zones where chips became free."""
-    while world.changed_queued or world.freed_zones:
-        for key in sorted(world.changed_queued):
-            world.changed_queued.discard(key)
-            if queued := world.queued.get(key):
-                _review(world, queued)
-        for zone in sorted(world.freed_zones):
-            world.freed_zones.discard(zone)
-            _provision_waiting(world, zone)
+    for key in sorted(world.changed_queued):
+        world.changed_queued.discard(key)
+        if queued := world.queued.get(key):
+            _review(world, queued)
+    for zone in freed:
+        _provision_waiting(world, zone)
 
 
 def _review(world: World, queued: QueuedResource) -> None:

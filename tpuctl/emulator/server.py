@@ -125,6 +125,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
     try:
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import tpu_api
+        from tpuctl.emulator.compute.api import compute_api
         from tpuctl.emulator.http_server import serve_http
         from tpuctl.emulator.kaggle.api import KaggleApi
         from tpuctl.emulator.storage.api import storage_apis
@@ -143,6 +144,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         apis = [
             kaggle.http_api(),
             tpu_api(emulator),
+            compute_api(emulator),
             metadata_api(emulator),
             storage,
             HttpApi(("/emulator/",), [status]),
@@ -174,6 +176,7 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
         **({TOKEN_FILE: token_file} if has_secret else {}),
         "TPUCTL_PROJECT": project,
         "STORAGE_EMULATOR_HOST": emulator.http,
+        "TPUCTL_GCE_ENDPOINT": emulator.http,
         **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
         "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",

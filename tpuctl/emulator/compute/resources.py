@@ -1,0 +1,170 @@
+"""The resources of Compute Engine: instances, managed groups, operations, and plain documents."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.methods import Document
+from tpuctl.emulator.resources import Host, Key, Operation
+
+ROOT = "https://www.googleapis.com/compute/v1/"
+GLOBAL = "global"
+_FOLDERS = {"regionInstanceTemplates": "instanceTemplates"}
+
+
+def path_of(collection: str, key: Key) -> str:
+    """The full name of a resource; its place is a zone, a region or `global`."""
+    folder = _FOLDERS.get(collection, collection)
+    return f"projects/{key.project}/{place_of(key.zone)}/{folder}/{key.name}"
+
+
+def place_of(zone: str) -> str:
+    """Write a place as paths do: `zones/us-east5-b`, `regions/us-east5` or `global`."""
+    if zone == GLOBAL:
+        return GLOBAL
+    return f"zones/{zone}" if zone.count("-") > 1 else f"regions/{zone}"
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a moment as Compute Engine does."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}+00:00"
+
+
+def region_of(zone: str) -> str:
+    """Return the region of a zone."""
+    return zone.rpartition("-")[0]
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """A machine type with TPUs."""
+
+    name: str
+    generation: str
+    chips: int
+    vcpus: int | None
+    memory_gb: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What all machine types of its generation share."""
+        facts: dict[str, Any] = load_data("compute")["generations"][self.generation]
+        return facts
+
+    def accelerator_type(self, chips: int) -> str:
+        """The type of a slice of so many chips, as the metadata spells it."""
+        return f"{self.facts['type']}-{chips * self.facts['units']}"
+
+
+def machine_types() -> dict[str, MachineType]:
+    """Return all machine types by name."""
+    rows = load_data("compute")["machine_types"]
+    return {name: MachineType(name, **row) for name, row in rows.items()}
+
+
+@dataclass
+class ComputeOperation(Operation):
+    """An operation of Compute Engine; `user` is who started it."""
+
+    id: int = 0
+    target_id: int = 0
+    user: str = ""
+    progress: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether it says that it is done."""
+        return self.ended is not None and not self.unfinished
+
+
+@dataclass(kw_only=True)
+class Instance(Host):
+    """A virtual machine; `index` is its place in the slice of its `group`.
+
+    `expires` is when the server ends it, `lapses` when it stops to wait for capacity.
+    """
+
+    machine: MachineType
+    group: "Group | None" = None
+    index: int = 0
+    expires: datetime | None = None
+    lapses: datetime | None = None
+    started: datetime | None = None
+    stopped: datetime | None = None
+    status_message: str = ""
+    was_preempted: bool = False
+    maintenance: str = "NONE"
+    fingerprints: int = 0
+    log: str = ""
+
+    # A machine that is being stopped has some time left.
+    running = frozenset({"RUNNING", "STOPPING"})
+
+    @property
+    def path(self) -> str:
+        """The full name of the resource."""
+        return path_of("instances", self.key)
+
+    @property
+    def scheduling(self) -> Document:
+        """How it was asked to be provisioned and ended."""
+        found: Document = self.document["scheduling"]
+        return found
+
+    @property
+    def spot(self) -> bool:
+        """Whether it can be preempted."""
+        return self.model == "spot"
+
+    def usd_per_hour(self) -> float | None:
+        """Return its list price without disks; None where there is none."""
+        prices = load_data("compute")["usd_per_chip_hour"].get(self.machine.generation, {})
+        price = prices.get(region_of(self.key.zone), {}).get(self.model)
+        return None if price is None else price * self.chips
+
+
+@dataclass
+class Resource:
+    """A policy or a template, which is what was sent; the base of a group."""
+
+    collection: str
+    key: Key
+    id: int
+    created: datetime
+    document: Document
+    operation: Operation | None = None
+
+    @property
+    def path(self) -> str:
+        """The full name of the resource."""
+        return path_of(self.collection, self.key)
+
+
+@dataclass
+class Group(Resource):
+    """A managed instance group: a slice if it has a `topology`.
+
+    `error` is why it has not the instances that it wants.
+    """
+
+    template: Document = field(default_factory=dict)
+    topology: str | None = None
+    size: int = 0
+    is_bulk: bool = False
+    names: tuple[str, ...] = ()
+    error: Exception | None = None
+    state: str = ""
+
+
+@dataclass
+class ComputeEngine:
+    """All that there is of it."""
+
+    instances: dict[Key, Instance] = field(default_factory=dict)
+    resources: dict[tuple[str, Key], Resource] = field(default_factory=dict)
+    changed: set[Key] = field(default_factory=set)
+    operations: dict[Key, ComputeOperation] = field(default_factory=dict)
+    requests: dict[tuple[str, str], tuple[str, str, str, ComputeOperation]] = field(
+        default_factory=dict
+    )
