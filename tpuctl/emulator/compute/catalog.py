@@ -12,6 +12,7 @@ from tpuctl.emulator.compute.resources import (
     region_of,
 )
 from tpuctl.emulator.compute.validate import find_machine
+from tpuctl.emulator.documents import default_account
 from tpuctl.emulator.errors import ComputeError, compute_error, load_data, project_number
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.resources import Key
@@ -25,7 +26,7 @@ def _project(_: World, call: Call) -> Document:
     about = {"kind": "compute#project", "name": call.project, "id": number}
     metadata = {"kind": "compute#metadata", "items": []}
     link = f"{ROOT}projects/{call.project}"
-    return {**about, "commonInstanceMetadata": metadata, "selfLink": link, "quotas": []}
+    return {**about, "commonInstanceMetadata": metadata, "selfLink": link, "quotas": [], "defaultServiceAccount": default_account(call.project)}
 
 
 def _zones(world: World, call: Call) -> Items:

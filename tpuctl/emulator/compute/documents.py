@@ -1,5 +1,7 @@
 """Resources of Compute Engine as the API shows them."""
 
+import re
+
 from tpuctl.emulator.compute.instances import fingerprint
 from tpuctl.emulator.compute.resources import (
     ROOT,
@@ -15,6 +17,8 @@ from tpuctl.emulator.documents import SSH_PORT, default_account
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.methods import Document
 
+# Nobody can change what it is the fingerprint of.
+_FINGERPRINT = "AAAAAAAAAAA="
 _SECRET = ("resourcePolicies", "params", "sourceInstanceTemplate")
 
 
@@ -78,7 +82,7 @@ def instance_document(instance: Instance) -> Document:
                 {"key": key, "value": text} for key, text in metadata_items(instance).items()
             ],
         },
-        "tags": {"fingerprint": "tags=", **(requested.get("tags") or {})},
+        "tags": {"fingerprint": _FINGERPRINT, **(requested.get("tags") or {})},
         "networkInterfaces": _interfaces(instance),
         "disks": _disks(instance),
         "serviceAccounts": [{**account, "email": account_of(instance)} for account in accounts],
@@ -102,6 +106,12 @@ def instance_document(instance: Instance) -> Document:
     return found
 
 
+def link(project: str, url: str) -> str:
+    """Write any form of the name of a resource in full."""
+    found = re.search(r"projects/.*", url)
+    return ROOT + (found[0] if found else f"projects/{project}/{url}")
+
+
 def account_of(instance: Instance) -> str:
     """Return the service account of an instance; "default" stands for that of the project."""
     accounts = instance.document.get("serviceAccounts") or [{}]
@@ -111,13 +121,14 @@ def account_of(instance: Instance) -> str:
 
 def _interfaces(instance: Instance) -> list[Document]:
     project, zone, _ = instance.key
-    network = f"{ROOT}projects/{project}/global/networks/default"
-    subnet = f"{ROOT}projects/{project}/regions/{region_of(zone)}/subnetworks/default"
+    network, subnet = "global/networks/default", f"regions/{region_of(zone)}/subnetworks/default"
     found = []
     for index, asked in enumerate(instance.document.get("networkInterfaces") or [{}]):
         internal, external = instance.addresses[0] if instance.addresses and not index else ("", "")
-        shown = {"network": network, "subnetwork": subnet, **asked, "name": f"nic{index}"}
-        shown |= {"kind": "compute#networkInterface", "fingerprint": "nic="}
+        shown = {**asked, "name": f"nic{index}"}
+        shown["network"] = link(project, asked.get("network") or network)
+        shown["subnetwork"] = link(project, asked.get("subnetwork") or subnet)
+        shown |= {"kind": "compute#networkInterface", "fingerprint": _FINGERPRINT}
         shown |= {"networkIP": internal} if internal else {}
         if configs := asked.get("accessConfigs"):
             own = {"kind": "compute#accessConfig", "name": "external-nat", "type": "ONE_TO_ONE_NAT"}

@@ -5,6 +5,7 @@ any -> STOPPING -> gone, or TERMINATED             deleted, expired, preempted
 RUNNING -> REPAIRING -> RUNNING                    a host error, with automatic restart
 """
 
+import base64
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
@@ -310,7 +311,8 @@ def update(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 def fingerprint(instance: Instance) -> str:
     """Return what a client has to send back with a change."""
-    return f"fp{instance.id % 10**6}-{instance.fingerprints}="
+    number = (instance.id + instance.fingerprints) % 2**64
+    return base64.urlsafe_b64encode(number.to_bytes(8, "big")).decode()
 
 
 def simulate_maintenance(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
