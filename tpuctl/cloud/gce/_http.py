@@ -29,7 +29,7 @@ class ComputeHttp:
     def __init__(self, connection: Connection, *, read_s: float, write_s: float) -> None:
         where = connection.endpoint
         self._connection, self._read_s, self._write_s = connection, read_s, write_s
-        self._base = f"{'http' if where.is_local else 'https'}://{where.address}"
+        self._base = f"{'http' if where.is_local else 'https'}://{where.address}{where.path}"
         # Threads share the connections of the pool: the lists of several kinds are read at once.
         self._session: requests.Session
         if where.is_local:
