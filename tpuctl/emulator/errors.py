@@ -39,6 +39,12 @@ class ServiceError(Exception):
         self.message, self.http_status, self.http_document = message, http_status, http_document
         self.http_headers: dict[str, str] = {}
 
+    @property
+    def document(self) -> Document:
+        """The error as a failed operation shows it."""
+        error: Document = self.http_document["error"]
+        return error
+
 
 class ApiError(ServiceError):
     """An error in Google's current form, of a request, an operation or a queued resource."""
@@ -105,7 +111,7 @@ def storage_error(kind: str, **facts: object) -> StorageError:
     return StorageError(entry["status"], entry["reason"], entry["text"].format_map(facts))
 
 
-def compute_error(kind: str, **facts: object) -> ComputeError:
+def compute_error(kind: str, /, **facts: object) -> ComputeError:
     """Make an error from the table in compute_errors.json."""
     entry = load_data("compute_errors")["errors"][kind]
     facts = {

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
-from tpuctl.emulator.compute.methods import COMPUTE_METHODS
+from tpuctl.emulator.compute.methods import COMPUTE_METHODS, ComputeMethod
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.http import ByteFault
-from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.methods import METHODS, Method
 from tpuctl.emulator.strict_json import ObjectReader
 
 UNFINISHED = "unfinished"
@@ -52,7 +52,7 @@ STORAGE_ERRORS = (
 )  # fmt: skip
 _DATA = ("storage_get", "storage_insert", "storage_upload_chunk", "kaggle_download")
 BYTE_FAULTS = ("cut", "stall", "corrupt")
-CALLS = {**METHODS, **COMPUTE_METHODS}
+CALLS: dict[str, Method | ComputeMethod] = {**METHODS, **COMPUTE_METHODS}
 _HOSTS = ("node", "instance")
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from tpuctl.emulator import nodes, operations
 from tpuctl.emulator.documents import operation_document
-from tpuctl.emulator.errors import ApiError, api_error, bad_request
+from tpuctl.emulator.errors import ServiceError, api_error, bad_request
 from tpuctl.emulator.faults import NodeEvent
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
@@ -225,7 +225,7 @@ def _expire(world: World, queued: QueuedResource) -> None:
         _fail(world, queued, api_error("expired", until=timestamp(queued.valid_until)))
 
 
-def _fail(world: World, queued: QueuedResource, error: ApiError) -> None:
+def _fail(world: World, queued: QueuedResource, error: ServiceError) -> None:
     queued.state, queued.failure, queued.initiator = "FAILED", error, "SERVICE"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeVar
 
-from tpuctl.emulator.errors import ApiError, ServiceError
+from tpuctl.emulator.errors import ServiceError
 from tpuctl.emulator.faults import NodeEvent
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.hardware.types import AcceleratorType, usd_per_hour
@@ -179,7 +179,7 @@ class QueuedResource:
     state: str = "CREATING"
     previous_state: str = "CREATING"
     initiator: str | None = None
-    failure: ApiError | None = None
+    failure: ServiceError | None = None
     not_before: datetime | None = None
     operation: Operation | None = None
 

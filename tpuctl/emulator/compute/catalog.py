@@ -26,7 +26,13 @@ def _project(_: World, call: Call) -> Document:
     about = {"kind": "compute#project", "name": call.project, "id": number}
     metadata = {"kind": "compute#metadata", "items": []}
     link = f"{ROOT}projects/{call.project}"
-    return {**about, "commonInstanceMetadata": metadata, "selfLink": link, "quotas": [], "defaultServiceAccount": default_account(call.project)}
+    return {
+        **about,
+        "commonInstanceMetadata": metadata,
+        "selfLink": link,
+        "quotas": [],
+        "defaultServiceAccount": default_account(call.project),
+    }
 
 
 def _zones(world: World, call: Call) -> Items:

@@ -14,7 +14,7 @@ from tpuctl.emulator.compute.resources import (
 )
 from tpuctl.emulator.compute.validate import last_part
 from tpuctl.emulator.documents import SSH_PORT, default_account
-from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.errors import load_data, project_number
 from tpuctl.emulator.methods import Document
 
 # Nobody can change what it is the fingerprint of.
@@ -52,10 +52,9 @@ def metadata_items(instance: Instance) -> dict[str, str]:
     """Return the metadata of an instance, with what its group and the emulator add."""
     added = {SSH_PORT: str(instance.ssh_port)} if instance.ssh_port else {}
     if group := instance.group:
-        added |= {
-            "created-by": group.path,
-            "instance-template": str(group.document["instanceTemplate"]),
-        }
+        number = f"projects/{project_number(instance.key.project)}/"
+        for name, path in (("created-by", group.path), ("instance-template", group.template.path)):
+            added[name] = number + path.split("/", 2)[2]
     return {**instance.metadata, **added}
 
 

@@ -1,10 +1,338 @@
-"""Managed instance groups."""
+"""Managed instance groups: they make their instances, in bulk mode all of them or none.
 
-from collections.abc import Sequence
+A slice is ACTIVATING until all of its hosts run, then ACTIVE. It is ACTIVE_DEGRADED while one does
+not run, and INCOMPLETE when one is gone.
+"""
 
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tpuctl.emulator import operations as ends
+from tpuctl.emulator.compute import instances, operations
+from tpuctl.emulator.compute.resources import (
+    ROOT,
+    ComputeOperation,
+    Group,
+    Instance,
+    path_of,
+    region_of,
+    rfc3339,
+)
+from tpuctl.emulator.compute.slices import find, forget, read_policy, read_template, register
+from tpuctl.emulator.compute.validate import check_name, invalid, last_part
+from tpuctl.emulator.errors import ServiceError, compute_error
+from tpuctl.emulator.methods import Call, Document
+from tpuctl.emulator.nodes import UPDATE_S, do_nothing
+from tpuctl.emulator.operations import Failure
+from tpuctl.emulator.resources import Key
 from tpuctl.emulator.world import World
+
+_ACTIVATION_S = 15.0
+_NUMBERED = re.compile(r"(#+)\[(\d+)\]$")
+_LONGEST_BASE = 58
+
+
+def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
+    """Make a group; its instances come later, and only its own status tells of them."""
+    requested = dict(call.body["resource"])
+    key = Key(call.project, call.zone, check_name(requested.get("name")))
+    base = str(requested.setdefault("baseInstanceName", key.name))
+    check_name(_NUMBERED.sub("1", base))
+    if len(base) > _LONGEST_BASE:
+        raise invalid("resource.baseInstanceName", base, f"At most {_LONGEST_BASE} characters.")
+    template, machine, document, model = read_template(world, requested.get("instanceTemplate"))
+    policy = read_policy(world, (requested.get("resourcePolicies") or {}).get("workloadPolicy"))
+    topology = _topology(policy)
+    is_bulk = (requested.get("targetSizePolicy") or {}).get("mode") == "BULK"
+    if policy and "groupPlacementPolicy" in policy.document:
+        raise compute_error("placement_policy", machine_type=machine.name)
+    if policy and policy.key.zone != region_of(call.zone):
+        raise invalid("resource.resourcePolicies.workloadPolicy", policy.path, "Wrong region.")
+    if topology and not is_bulk:
+        raise compute_error("not_bulk")
+    instances.find_machine_in(world, call.zone, machine)
+    instances.refuse_use(world, key, machine, document)
+    if ("instanceGroupManagers", key) in world.compute.resources:
+        raise compute_error("already_exists", resource=path_of("instanceGroupManagers", key))
+    group = Group(
+        "instanceGroupManagers", key, operations.new_id(world), world.now, requested,
+        template=template, policy=policy, topology=topology, is_bulk=is_bulk,
+        machine=machine, model=model, properties=document,
+    )  # fmt: skip
+    size = _read_size(requested.get("targetSize", 0))
+    failure = failure or _wrong_size(group, size)
+    operation = register(world, group, "compute.instanceGroupManagers.insert", failure)
+    if not failure:
+        _set_size(world, group, size)
+    return operation
+
+
+def _topology(policy: Any) -> str | None:
+    workload = policy.document.get("workloadPolicy", {}) if policy else {}
+    topology: str | None = workload.get("acceleratorTopology")
+    return topology
+
+
+def _read_size(value: Any) -> int:
+    try:
+        size = int(value)
+    except (TypeError, ValueError):
+        size = -1
+    if not 0 <= size <= 1000:
+        raise invalid("size", value, "It must be from 0 to 1000.")
+    return size
+
+
+def _wrong_size(group: Group, size: int) -> Failure | None:
+    """Return how an operation fails for a size that is not that of the topology."""
+    hosts = group.hosts
+    if hosts is None or size in (0, hosts):
+        return None
+    return Failure(UPDATE_S, compute_error("group_size", hosts=hosts, size=size))
+
+
+def _set_size(world: World, group: Group, size: int) -> None:
+    base = str(group.document["baseInstanceName"])
+    numbered = _NUMBERED.search(base)
+    for index in range(len(group.names), size):
+        if numbered:
+            number = str(int(numbered[2]) + index).zfill(len(numbered[1]))
+            name = base[: numbered.start()] + number
+        else:
+            name = f"{base}-{world.digest(f'{group.id} {index} {world.number()}')[:4]}"
+        group.names = (*group.names, name)
+    for name in group.names[size:]:
+        if instance := group.instance(world.compute, name):
+            _stop(world, instance)
+    group.names = group.names[:size]
+    world.compute.changed.add(group.key)
+
+
+def _stop(world: World, instance: Instance) -> None:
+    if instance.state != "STOPPING":
+        instances.begin_stop(world, instance)
+    world.after(world.scenario.delete_s, instances.remove, instance)
+
+
+def resize(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
+    """Start to change the size of a group: of a slice, to all of its hosts or to none."""
+    group = _find(world, call)
+    size = _read_size(call.body.get("size"))
+    return _change(
+        world,
+        group,
+        "resize",
+        failure or _wrong_size(group, size),
+        lambda: _set_size(world, group, size),
+    )
+
+
+def _change(
+    world: World, group: Group, verb: str, failure: Failure | None, change: Callable[[], None]
+) -> ComputeOperation:
+    return operations.start(
+        world, f"compute.instanceGroupManagers.{verb}", group, failure, takes_s=UPDATE_S,
+        then=lambda *_: change(), undo=do_nothing,
+    )  # fmt: skip
+
+
+def delete_instances(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
+    """Start to delete instances of a group, which gets smaller by them."""
+    group = _find(world, call)
+    chosen = {last_part(url) for url in call.body.get("resource", {}).get("instances", [])}
+    if unknown := sorted(chosen - set(group.names)):
+        raise invalid("instances", unknown[0], "Not an instance of the group.")
+    kept = tuple(name for name in group.names if name not in chosen)
+
+    def change() -> None:
+        gone, group.names = group.names, kept + tuple(chosen)
+        _set_size(world, group, len(kept))
+        world.changes += len(gone) > len(kept)
+
+    return _change(
+        world, group, "deleteInstances", failure or _wrong_size(group, len(kept)), change
+    )
+
+
+def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
+    """Start to delete a group, and with it its instances."""
+    group = _find(world, call)
+    ends.abort(world, group, compute_error("cancelled", resource=group.path))
+
+    def finish(world: World, group: Group) -> None:
+        for instance in group.instances(world.compute):
+            instances.remove(world, instance)
+        forget(world, group)
+
+    if not failure:
+        _set_size(world, group, 0)
+    return operations.start(
+        world, "compute.instanceGroupManagers.delete", group, failure,
+        takes_s=world.scenario.delete_s, then=finish, undo=do_nothing,
+    )  # fmt: skip
+
+
+def refuse_resize_request(world: World, call: Call, _: Failure | None) -> ComputeOperation:
+    """Refuse what works for GPUs only."""
+    raise compute_error("resize_request")
+
+
+def _find(world: World, call: Call) -> Group:
+    found = find(world, call)
+    assert isinstance(found, Group)
+    return found
 
 
 def settle(world: World, freed: Sequence[str]) -> None:
-    """Review."""
+    """Review groups whose instances changed, and give free chips to those that wait for them."""
+    regions = {region_of(zone) for zone in freed}
+    groups = [item for item in world.compute.resources.values() if isinstance(item, Group)]
+    for group in groups:
+        is_waiting = group.error is not None and region_of(group.key.zone) in regions
+        if group.key in world.compute.changed or is_waiting:
+            world.compute.changed.discard(group.key)
+            _fill(world, group)
+            _review(world, group)
     world.compute.changed.clear()
+    for instance in list(world.compute.instances.values()):
+        if (
+            instance.state == "PENDING"
+            and not instance.group
+            and region_of(instance.key.zone) in regions
+        ):
+            instances.grant_if_free(world, [instance])
+
+
+def _fill(world: World, group: Group) -> None:
+    """Make the instances that a group lacks: in bulk mode all at once."""
+    missing = []
+    for index, name in enumerate(group.names):
+        instance = group.instance(world.compute, name)
+        if name in group.made and not group.repairs:
+            continue
+        if instance and instance.state == "TERMINATED":
+            instances.remove(world, instance)
+            world.compute.changed.discard(group.key)
+            instance = None
+        if instance is None or instance.state == "PENDING":
+            missing.append(instance or _make(world, group, name, index))
+    group.error = None
+    for batch in [missing] if group.is_bulk else [[instance] for instance in missing]:
+        if batch:
+            group.error = instances.grant_if_free(world, batch) or group.error
+    for instance in missing:
+        if instance.holds_chips:
+            group.made.add(instance.key.name)
+        elif group.model == "flex":
+            instance.state = "PENDING"
+            world.compute.instances[instance.key] = instance
+
+
+def _make(world: World, group: Group, name: str, index: int) -> Instance:
+    key = Key(group.key.project, group.key.zone, name)
+    document = {**group.properties, "metadata": dict(group.properties["metadata"])}
+    return instances.make(world, key, group.machine, document, group.model, group, index)
+
+
+def _review(world: World, group: Group) -> None:
+    """Adapt the state of a slice to those of its instances."""
+    if not group.topology or not group.names:
+        group.state = ""
+    elif group.all_run(world.compute):
+        if group.state != "ACTIVE":
+            group.state = "REACTIVATING" if group.was_active else "ACTIVATING"
+            world.after(_ACTIVATION_S, _activate, group)
+    elif group.was_active:
+        whole = len(list(group.instances(world.compute))) == len(group.names)
+        group.state = "ACTIVE_DEGRADED" if whole else "INCOMPLETE"
+    else:
+        group.state = "ACTIVATING"
+
+
+def _activate(world: World, group: Group) -> None:
+    if group.all_run(world.compute) and group.state.endswith("ACTIVATING"):
+        group.state, group.was_active = "ACTIVE", True
+
+
+def group_document(world: World, group: Group) -> Document:
+    """Write a group with its status."""
+    project, zone, name = group.key
+    place = f"{ROOT}projects/{project}/zones/{zone}"
+    rows = [_managed(world, group, name) for name in group.names]
+    states = [row.get("instanceStatus", "nonExistent").lower() for row in rows]
+    states = ["nonExistent" if state == "nonexistent" else state for state in states]
+    actions = [row["currentAction"] for row in rows]
+    error = {"lastProgressCheck": {"error": _errors(group.error)}} if group.error else {}
+    status: Document = {
+        "isStable": all(action == "NONE" for action in actions),
+        "currentInstanceStatuses": {state: states.count(state) for state in sorted(set(states))},
+        "bulkInstanceOperation": {"inProgress": "CREATING" in actions, **error},
+    }
+    if group.state:
+        shown = {"acceleratorTopology": group.topology, "state": group.state}
+        status["appliedAcceleratorTopologies"] = [shown]
+    words = {"NONE": "none", "CREATING": "creating", "DELETING": "deleting"}
+    return {
+        **group.document,
+        "kind": "compute#instanceGroupManager",
+        "id": str(group.id),
+        "creationTimestamp": rfc3339(group.created),
+        "name": name,
+        "zone": place,
+        "targetSize": len(group.names),
+        "instanceGroup": f"{place}/instanceGroups/{name}",
+        "instanceTemplate": ROOT + group.template.path,
+        "currentActions": {word: actions.count(action) for action, word in words.items()},
+        "status": status,
+        "selfLink": ROOT + group.path,
+    }
+
+
+def _errors(error: ServiceError | None) -> Document:
+    return {"errors": [error.document]} if error else {}
+
+
+def _managed(world: World, group: Group, name: str) -> Document:
+    """Write one instance of a group, which need not exist."""
+    instance = group.instance(world.compute, name)
+    key = Key(group.key.project, group.key.zone, name)
+    row: Document = {
+        "name": name,
+        "instance": ROOT + path_of("instances", key),
+        "version": {"instanceTemplate": ROOT + group.template.path},
+        "currentAction": "NONE" if name in group.made else "CREATING",
+    }
+    if instance:
+        row |= {"id": str(instance.id), "instanceStatus": instance.state}
+        is_made = instance.state in ("RUNNING", "TERMINATED", "REPAIRING")
+        row["currentAction"] = "NONE" if is_made else "CREATING"
+        if instance.state == "STOPPING":
+            row["currentAction"] = "DELETING"
+        if instance.expires:
+            row["scheduling"] = {"terminationTimestamp": rfc3339(instance.expires)}
+    if group.error and name not in group.made:
+        row["lastAttempt"] = {"errors": _errors(group.error)}
+    return row
+
+
+def list_managed(world: World, call: Call) -> Document:
+    """List the instances of a group, also those that it has not made yet."""
+    group = _find(world, call)
+    return {"managedInstances": [_managed(world, group, name) for name in group.names]}
+
+
+def list_errors(world: World, call: Call) -> Document:
+    """List why a group could not make its instances."""
+    group = _find(world, call)
+    found: list[Document] = []
+    if group.error is None:
+        return {"items": found}
+    for name in group.names:
+        instance = ROOT + path_of("instances", Key(group.key.project, group.key.zone, name))
+        details = {"action": "CREATING", "instance": instance}
+        shown = {"code": group.error.document["code"], "message": group.error.document["message"]}
+        found.append(
+            {"error": shown, "instanceActionDetails": details, "timestamp": rfc3339(world.now)}
+        )
+    return {"items": found}

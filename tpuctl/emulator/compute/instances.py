@@ -6,7 +6,7 @@ RUNNING -> REPAIRING -> RUNNING                    a host error, with automatic 
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -27,7 +27,7 @@ from tpuctl.emulator.compute.validate import (
     read_wait,
     seconds,
 )
-from tpuctl.emulator.errors import compute_error
+from tpuctl.emulator.errors import ServiceError, compute_error
 from tpuctl.emulator.faults import NodeEvent, is_about
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import (
@@ -61,7 +61,8 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
     if key in world.compute.instances:
         raise compute_error("already_exists", resource=path_of("instances", key))
     refuse_use(world, key, machine, document)
-    instance = add(world, key, machine, document, model)
+    instance = make(world, key, machine, document, model)
+    world.compute.instances[key] = instance
     operation = operations.begin(world, "insert", instance)
     operation.undo = partial(remove, world, instance)
     error = None if failure else refuse_capacity(world, [instance])
@@ -77,6 +78,11 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
     return operation
 
 
+def find_machine_in(world: World, zone: str, machine: MachineType) -> None:
+    """Raise ComputeError for a machine type that a zone does not have."""
+    read_machine(world, world.scenario.zones[zone], machine.name)
+
+
 def refuse_use(world: World, key: Key, machine: MachineType, document: Document) -> None:
     """Raise ComputeError for what this project may not have."""
     plan = world.scenario.compute
@@ -88,7 +94,7 @@ def refuse_use(world: World, key: Key, machine: MachineType, document: Document)
         raise compute_error("external_ip", project=key.project, resource=path)
 
 
-def add(
+def make(
     world: World,
     key: Key,
     machine: MachineType,
@@ -97,10 +103,10 @@ def add(
     group: Group | None = None,
     index: int = 0,
 ) -> Instance:
-    """Add an instance that has no chips yet."""
+    """Make an instance that nobody sees yet, and that has no chips."""
     hbm = {family.generation: family.hbm_gib_per_chip for family in all_types().families}
-    chips = machine.chips * (len(group.names) if group and group.topology else 1)
-    instance = Instance(
+    hosts = group.hosts if group and group.hosts else 1
+    return Instance(
         key=key,
         id=operations.new_id(world),
         created=world.now,
@@ -108,15 +114,26 @@ def add(
         chips=machine.chips,
         chips_per_worker=machine.chips,
         hbm_gib_per_chip=hbm[machine.generation],
-        accelerator_type=machine.accelerator_type(chips),
+        accelerator_type=machine.accelerator_type(machine.chips * hosts),
         model=model,
         state="PROVISIONING",
         machine=machine,
         group=group,
         index=index,
     )
-    world.compute.instances[key] = instance
-    return instance
+
+
+def grant_if_free(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
+    """Give instances their chips if there are enough for all; return why not."""
+    if error := refuse_capacity(world, wanted):
+        return error
+    for instance in wanted:
+        world.compute.instances[instance.key] = instance
+        if instance.operation is None:
+            agent = operations.agent(instance.key.project)
+            operations.begin(world, "insert", instance, user=agent)
+        grant(world, instance)
+    return None
 
 
 def grant(world: World, instance: Instance) -> None:

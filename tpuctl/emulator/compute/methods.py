@@ -16,8 +16,8 @@ imageFamilyViews zones get
 networks global get list
 subnetworks regions get list
 disks zones get
-instances zones insert get list aggregatedList delete setScheduling setMetadata setLabels start stop \
-getGuestAttributes getSerialPortOutput simulateMaintenanceEvent bulkInsert
+instances zones insert get list aggregatedList delete setScheduling setMetadata setLabels \
+start stop getGuestAttributes getSerialPortOutput simulateMaintenanceEvent
 zoneOperations zones get list wait
 regionOperations regions get list wait
 globalOperations global get list wait aggregatedList
@@ -36,7 +36,6 @@ _PATHS = {
     "getSerialPortOutput": "GET {path}/{name}/serialPort",
     "getGuestAttributes": "GET {path}/{name}/getGuestAttributes",
     "listErrors": "GET {path}/{name}/listErrors",
-    "bulkInsert": "POST {path}/bulkInsert",
     "get": "GET {path}/{name}",
     "list": "GET {path}",
     "insert": "POST {path}",
@@ -47,7 +46,7 @@ _FOLDERS = {
     "regionInstanceTemplates": "instanceTemplates",
     "instanceGroupManagerResizeRequests": "instanceGroupManagers/{group}/resizeRequests",
 }
-_PERMISSIONS = {"insert": "create", "aggregatedList": "list", "bulkInsert": "create"}
+_PERMISSIONS = {"insert": "create", "aggregatedList": "list"}
 _START_NOTHING = ("get", "list", "aggregated", "wait")
 
 

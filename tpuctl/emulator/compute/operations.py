@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from tpuctl.emulator import operations
 from tpuctl.emulator.compute.resources import (
@@ -16,8 +17,10 @@ from tpuctl.emulator.compute.resources import (
 from tpuctl.emulator.errors import project_number
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.operations import Failure
-from tpuctl.emulator.resources import Key, T
+from tpuctl.emulator.resources import Key
 from tpuctl.emulator.world import World
+
+H = TypeVar("H", bound=Instance | Resource)
 
 USER = "you@example.com"
 SYSTEM = "system"
@@ -40,12 +43,12 @@ def begin(
 def start(
     world: World,
     verb: str,
-    target: T,
+    target: H,
     failure: Failure | None,
     *,
     takes_s: float,
-    then: Callable[[World, T], None],
-    undo: Callable[[World, T], None],
+    then: Callable[[World, H], None],
+    undo: Callable[[World, H], None],
 ) -> ComputeOperation:
     """Start an operation that ends by itself."""
     operation = begin(world, verb, target)

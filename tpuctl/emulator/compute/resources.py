@@ -1,10 +1,11 @@
 """The resources of Compute Engine: instances, managed groups, operations, and plain documents."""
 
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.errors import ServiceError, load_data
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import Host, Key, Operation
 
@@ -133,7 +134,7 @@ class Resource:
     id: int
     created: datetime
     document: Document
-    operation: Operation | None = None
+    operation: Operation | None = field(default=None, kw_only=True)
 
     @property
     def path(self) -> str:
@@ -145,16 +146,48 @@ class Resource:
 class Group(Resource):
     """A managed instance group: a slice if it has a `topology`.
 
-    `error` is why it has not the instances that it wants.
+    `names` are the instances that it wants, `made` those that it has made; `error` is why not all.
     """
 
-    template: Document = field(default_factory=dict)
-    topology: str | None = None
-    size: int = 0
-    is_bulk: bool = False
+    template: Resource
+    policy: Resource | None
+    topology: str | None
+    is_bulk: bool
+    machine: MachineType
+    model: str
+    properties: Document
     names: tuple[str, ...] = ()
-    error: Exception | None = None
+    made: set[str] = field(default_factory=set)
+    error: ServiceError | None = None
     state: str = ""
+    was_active: bool = False
+
+    @property
+    def hosts(self) -> int | None:
+        """How many instances its topology needs; None without one."""
+        if not self.topology:
+            return None
+        return math.prod(map(int, self.topology.split("x"))) // self.machine.chips
+
+    @property
+    def repairs(self) -> bool:
+        """Whether it makes a lost instance again."""
+        policy = self.document.get("instanceLifecyclePolicy") or {}
+        return bool(policy.get("defaultActionOnFailure", "REPAIR") == "REPAIR")
+
+    def instance(self, compute: "ComputeEngine", name: str) -> Instance | None:
+        """Return one of its instances; None if it does not exist."""
+        found = compute.instances.get(Key(self.key.project, self.key.zone, name))
+        return found if found and found.group is self else None
+
+    def instances(self, compute: "ComputeEngine") -> list[Instance]:
+        """Return its instances that exist."""
+        return [found for found in compute.instances.values() if found.group is self]
+
+    def all_run(self, compute: "ComputeEngine") -> bool:
+        """Whether all instances that it wants run."""
+        found = [self.instance(compute, name) for name in self.names]
+        return bool(found) and all(item and item.state == "RUNNING" for item in found)
 
 
 @dataclass

@@ -3,11 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tpuctl.emulator.compute import catalog, instances, operations
-from tpuctl.emulator.compute.documents import instance_document, kind_of
+from tpuctl.emulator.compute import catalog, groups, instances, operations, slices
+from tpuctl.emulator.compute.documents import instance_document, kind_of, resource_document
 from tpuctl.emulator.compute.lists import show_aggregated, show_list
-from tpuctl.emulator.compute.methods import COMPUTE_METHODS
-from tpuctl.emulator.compute.resources import GLOBAL, ComputeOperation, path_of, region_of
+from tpuctl.emulator.compute.methods import COMPUTE_METHODS, snake
+from tpuctl.emulator.compute.resources import (
+    GLOBAL,
+    ComputeOperation,
+    Group,
+    Resource,
+    path_of,
+    region_of,
+)
+from tpuctl.emulator.compute.validate import find_machine
 from tpuctl.emulator.errors import ComputeError, compute_error, project_number
 from tpuctl.emulator.faults import UNFINISHED, CallFault
 from tpuctl.emulator.methods import Call, Document
@@ -27,6 +35,16 @@ _STARTS: dict[str, Start] = {
     "compute_instances_set_metadata": instances.update,
     "compute_instances_set_labels": instances.update,
     "compute_instances_simulate_maintenance_event": instances.simulate_maintenance,
+    "compute_instance_group_managers_insert": groups.insert,
+    "compute_instance_group_managers_resize": groups.resize,
+    "compute_instance_group_managers_delete": groups.delete,
+    "compute_instance_group_managers_delete_instances": groups.delete_instances,
+    "compute_instance_group_manager_resize_requests_insert": groups.refuse_resize_request,
+    **{
+        f"compute_{name}_{verb}": start
+        for name in ("resource_policies", "instance_templates", "region_instance_templates")
+        for verb, start in (("insert", slices.insert), ("delete", slices.delete))
+    },
 }
 
 
@@ -109,7 +127,7 @@ def refusal(world: World, call: Call, kind: str) -> ComputeError:
     """Make an error about a call."""
     method, requested = COMPUTE_METHODS[call.method], call.body.get("resource", {})
     machine = str(requested.get("machineType", "")).rpartition("/")[2] or "ct6e-standard-4t"
-    found = instances.find_machine(machine)
+    found = find_machine(machine)
     facts: dict[str, Any] = found.facts if found else {"metric": "TPUS", "quota": ""}
     region = region_of(call.zone) if call.zone.count("-") > 1 else call.zone
     return compute_error(
@@ -147,6 +165,23 @@ def _operations(world: World, call: Call) -> Items:
             yield key, operations.document(operation)
 
 
+def _resources(world: World, call: Call) -> Items:
+    collection = COMPUTE_METHODS[call.method].collection
+    for (kind, key), item in world.compute.resources.items():
+        if kind == collection and key.project == call.project:
+            yield key, _shown(world, item)
+
+
+def _shown(world: World, item: Resource) -> Document:
+    return (
+        groups.group_document(world, item) if isinstance(item, Group) else resource_document(item)
+    )
+
+
+def _get_resource(world: World, call: Call) -> Document:
+    return _shown(world, slices.find(world, call))
+
+
 def _get_operation(world: World, call: Call) -> Document:
     key = Key.of(call)
     operation = world.compute.operations.get(key)
@@ -180,11 +215,15 @@ def _serial_port(world: World, call: Call) -> Document:
     return {**shown, "next": str(first + len(text))}
 
 
+_RESOURCES = (
+    "resourcePolicies", "instanceTemplates", "regionInstanceTemplates", "instanceGroupManagers",
+)  # fmt: skip
 _SHOWN: dict[str, Callable[[World, Call], Items]] = {
     "instances": _instances,
     "zoneOperations": _operations,
     "regionOperations": _operations,
     "globalOperations": _operations,
+    **dict.fromkeys(_RESOURCES, _resources),
     **catalog.ITEMS,
 }
 _READS: dict[str, Callable[[World, Call], Document]] = {
@@ -196,5 +235,8 @@ _READS: dict[str, Callable[[World, Call], Document]] = {
         for scope in ("zone", "region", "global")
         for verb in ("get", "wait")
     },
+    **{f"compute_{snake(collection)}_get": _get_resource for collection in _RESOURCES},
+    "compute_instance_group_managers_list_managed_instances": groups.list_managed,
+    "compute_instance_group_managers_list_errors": groups.list_errors,
     **catalog.READS,
 }
