@@ -39,8 +39,7 @@ class Slices:
         Each part is sent with an id of its own, and says in its description which request it
         belongs to. So a repetition of the same request goes on where it was interrupted.
         """
-        mark = mark_of(request, self._clock.now())
-        zone, project = request.zone, self._project
+        mark, (zone, project) = self._mark(request, context), (request.zone, self._project)
         policies = f"projects/{project}/regions/{region_of(zone)}/resourcePolicies"
         templates = f"projects/{project}/global/instanceTemplates"
         groups = f"projects/{project}/zones/{zone}/instanceGroupManagers"
@@ -53,6 +52,13 @@ class Slices:
         body = group_body(request, mark, project)
         found = self._insert(groups, body, mark, context)
         return found or self._done(groups, request.name)
+
+    def _mark(self, request: NodeRequest, context: RequestContext) -> Mark:
+        """Make the mark of a request, or read the one that it began with: it has the time."""
+        policy = self._optional(self._part_paths(request.name, request.zone)[1], context)
+        known = read_mark(policy or {})
+        is_same = known and known.create_id == request.create_id
+        return known if known and is_same else mark_of(request, self._clock.now())
 
     def read(self, name: str, zone: str, context: RequestContext) -> Node | None:
         """Read a slice, or what is left of it; None where there is nothing of that name."""

@@ -35,6 +35,7 @@ _STATES = {
     "SUSPENDED": "STOPPED",
     "TERMINATED": "STOPPED",
 }
+_OF_GROUPS = ("created-by", "instance-template")
 _CAUSES: dict[str, Any] = {
     "compute.instances.preempted": "preempted",
     "compute.instances.deferredDelete": "expired",
@@ -191,7 +192,7 @@ def _node(
         reserved=model == "RESERVATION_BOUND",
         endpoints=tuple(_endpoint(each) for each in instances),
         labels={**labels, LABEL_CREATE_ID: mark.create_id} if mark else labels,
-        metadata=metadata,
+        metadata={k: v for k, v in metadata.items() if k not in _OF_GROUPS},
         network=network.get("network"),
         subnetwork=network.get("subnetwork"),
         external_ips=not first or bool(network.get("accessConfigs")),
