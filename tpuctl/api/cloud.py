@@ -281,11 +281,11 @@ def quota(
     on_warning: OnWarning = python_warning,
 ) -> "QuotaTable":
     """Read how many chips the project may have in each zone, of one type or of all."""
-    from tpuctl.cloud.quotas import read_quotas
+    from tpuctl.cloud.quotas import read_all_quotas
     from tpuctl.providers.registry import set_planes
 
     apis = [_open(project, on_warning, plane).api for plane in set_planes()]
-    return read_quotas(apis[0], accelerator_type)
+    return read_all_quotas(apis, accelerator_type)
 
 
 @overload

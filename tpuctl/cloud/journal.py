@@ -181,9 +181,9 @@ class Journal:
         return self.folder / "sessions" / f"{os.path.basename(session)}.lock"
 
 
-def plane_of(entry: JournalEntry) -> str:
-    """Return the control plane that a request was sent to."""
-    return GCE if entry.endpoint.endswith("/compute/v1") else CLOUD_TPU
+def plane_at(endpoint: str) -> str:
+    """Return the control plane at the endpoint of an API or an entry."""
+    return GCE if endpoint.endswith("/compute/v1") else CLOUD_TPU
 
 
 def new_create_id() -> str:

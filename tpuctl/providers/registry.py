@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import cast
 
 from tpuctl.cloud.connect import chosen_zone, connect, plane_is_set
-from tpuctl.cloud.journal import Journal, plane_of
+from tpuctl.cloud.journal import Journal, plane_at
 from tpuctl.cloud.lookup import Resource, attempt_all, find
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
@@ -130,7 +130,7 @@ def set_planes() -> tuple[str, ...]:
 
 def plane_in_journal(tpu: str, project: str | None) -> str | None:
     """Return the control plane on which this machine has created a TPU; None if it is unknown."""
-    planes = {plane_of(entry) for entry in Journal().named(tpu, project)} & {*set_planes()}
+    planes = {plane_at(entry.endpoint) for entry in Journal().named(tpu, project)} & {*set_planes()}
     return planes.pop() if len(planes) == 1 else None
 
 
