@@ -41,7 +41,7 @@ class ZonePlan:
     spot_quota_chips: int
     reserved_chips: int
     machine_types: tuple[str, ...] = ()
-    pools: Mapping[str, int] = field(default_factory=dict)
+    pools: Mapping[str, Mapping[float, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,21 @@ def _zone(name: str, zone: ObjectReader) -> ZonePlan:
         spot_quota_chips=zone.count("spot_quota_chips", quota),
         reserved_chips=zone.count("reserved_chips", 0),
         machine_types=_machine_types(name, zone),
-        pools={pool: zone.object("pools").count(pool, 0) for pool in zone.object("pools")},
+        pools=_pools(zone.object("pools")),
     )
+
+
+def _pools(pools: ObjectReader) -> dict[str, dict[float, int]]:
+    """Read pools: a number of chips, or the numbers from some second of the emulator on."""
+    found: dict[str, dict[float, int]] = {}
+    for name in pools:
+        steps = pools.object(name) if isinstance(pools.value(name), dict) else None
+        found[name] = {} if steps else {0: pools.count(name, 0)}
+        for at in steps or ():
+            if not at.isdecimal():
+                raise pools.error(name, f"has {at!r}, which is not a number of seconds")
+            found[name][int(at)] = steps.count(at, 0) if steps else 0
+    return found
 
 
 def _machine_types(name: str, zone: ObjectReader) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tpuctl.clock import Clock
+from tpuctl.codec import to_plain
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
 from tpuctl.emulator.metadata import greet, metadata_api
@@ -137,6 +138,9 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        bill = Route(
+            "GET /emulator/bill", lambda _: Reply(document={"charges": to_plain(emulator.bill())})
+        )
         greeting = Route("GET /", greet)
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
@@ -147,7 +151,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             compute_api(emulator),
             metadata_api(emulator),
             storage,
-            HttpApi(("/emulator/",), [status]),
+            HttpApi(("/emulator/",), [status, bill]),
         ]
         apis += [
             batch_api(list(apis)),

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from tpuctl.clock import Clock, WallClock
+from tpuctl.emulator.bill import Charge
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import ApiError, api_error, compute_error, project_number
@@ -181,6 +182,10 @@ class Emulator:
             ),
             "queued_resources": dict(Counter(item.state for item in list(world.queued.values()))),
         }
+
+    def bill(self) -> list[Charge]:
+        """Return what every use of chips has cost until now, of Cloud TPU and Compute Engine."""
+        return self.advance().bill()
 
     def _advance(self, now: datetime) -> None:
         advance(self.world, now)

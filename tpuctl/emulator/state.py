@@ -188,6 +188,7 @@ _READS: dict[str, Callable[[World, Call], Document]] = {
     "list_runtime_versions": catalog.list_versions,
     "get_runtime_version": catalog.get_version,
     "list_quota_infos": catalog.list_quotas,
+    "get_quota_info": catalog.get_quota,
     "generate_service_identity": catalog.service_identity,
     "get_guest_attributes": nodes.guest_attributes,
     "publish_guest_attribute": nodes.publish_guest_attribute,

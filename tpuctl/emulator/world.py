@@ -53,6 +53,10 @@ class World:
         self.changes = 0
         self._events: list[Event] = []
         self._numbers = 0
+        self.began = now
+        for zone in scenario.zones.values():
+            for at in sorted({at for steps in zone.pools.values() for at in steps if at}):
+                self.after(at, lambda world, name: world.freed_zones.add(name), zone.name)
 
     @property
     def revision(self) -> int:

@@ -23,8 +23,10 @@ def refuse_capacity(world: World, wanted: Sequence[Instance]) -> ServiceError | 
 def _free(world: World, wanted: Instance) -> int:
     """Count the chips that are left of every pool that the instance would use."""
     free = [world.free_chips(wanted.key.zone, reserved=wanted.reserved)]
-    for pool, chips in world.scenario.zones[wanted.key.zone].pools.items():
+    age_s = (world.now - world.began).total_seconds()
+    for pool, steps in world.scenario.zones[wanted.key.zone].pools.items():
         if _is_in(wanted, pool):
+            chips = next((steps[at] for at in sorted(steps, reverse=True) if at <= age_s), 0)
             used = (
                 other.chips
                 for other in world.compute.instances.values()

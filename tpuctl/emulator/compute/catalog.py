@@ -140,7 +140,7 @@ def _reservations(world: World, call: Call) -> Items:
         if plan.reserved_chips and types:
             yield (
                 Key(call.project, zone, "practice"),
-                _reservation(call, zone, types[-1], plan.reserved_chips),
+                _reservation(call, zone, types[0], plan.reserved_chips),
             )
 
 
