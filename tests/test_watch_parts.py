@@ -35,7 +35,7 @@ from tpuctl.supervise.models import (
     WatchState,
 )
 from tpuctl.supervise.observe import observe_tpu, observe_workers
-from tpuctl.supervise.plan import clone_options
+from tpuctl.cloud.clone import clone_options
 from tpuctl.supervise.state import SCHEMA, SavedWatch, StateFile, job_digest
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)

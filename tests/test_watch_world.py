@@ -29,7 +29,8 @@ from tpuctl.codec import to_plain
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.settings import state_dir
-from tpuctl.supervise.plan import WatchOptions, clone_options
+from tpuctl.cloud.clone import clone_options
+from tpuctl.supervise.plan import WatchOptions
 
 pytestmark = pytest.mark.slow
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.quotas import QuotaTable
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
+    from tpuctl.providers.migrate import Migration
     from tpuctl.providers.offers import Offers
     from tpuctl.providers.port import HostedPlan, Provider
     from tpuctl.remote.output import Sink
@@ -113,7 +114,7 @@ def create(
     chosen.abilities.check(asked)
     plan = chosen.plan(asked)
     if why and not isinstance(plan, HostedPlan):
-        plan = replace(plan, why_provider=why)
+        plan = replace(plan, why_provider=why, reasons=(why, *plan.reasons))
     if dry_run:
         return plan
     confirm(plan)
@@ -288,6 +289,29 @@ def quota(
     return read_all_quotas(apis, accelerator_type)
 
 
+def migrate(
+    name: str,
+    *,
+    to: str = "gce",
+    yes: bool = False,
+    zone: str | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+    on_warning: OnWarning = python_warning,
+) -> "Migration":
+    """Describe what a Cloud TPU would be on Compute Engine; with `yes`, create it beside the old.
+
+    That costs money until the old one is deleted.
+    """
+    from tpuctl.providers.migrate import migrate as migrate_planned
+    from tpuctl.providers.migrate import plan_migration
+
+    plan = plan_migration(name, to=to, zone=chosen_zone(zone), project=project)
+    if not yes:
+        return plan
+    return migrate_planned(plan, project=project, on_progress=on_progress, on_warning=on_warning)
+
+
 @overload
 def watch(
     name: str, command: str | Sequence[str], *, dry_run: Literal[False] = False, **options: Any
@@ -312,6 +336,7 @@ def watch(
     key: Path | None = None,
     jump: str | None = None,
     internal_ip: bool = False,
+    iap: bool = False,
     project: str | None = None,
     dry_run: bool = False,
     confirm: "Callable[[WatchPlan], None]" = warn_about,
@@ -339,6 +364,7 @@ def watch(
         key: Private SSH key to log in with.
         jump: SSH jump host, as USER@HOST.
         internal_ip: Connect to internal addresses.
+        iap: Connect through Identity-Aware Proxy, with gcloud.
         project: Google Cloud project; by default the one set.
         dry_run: Return the plan and do nothing.
         confirm: Called with the plan before anything is done; raise an exception to stop.
@@ -370,7 +396,7 @@ def watch(
         look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version, plane
     )
     login = Login(
-        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given=plain != name
+        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, iap, is_given=plain != name
     )
     cloud = _open(project, on_warning, plane)
     store = StateFile(cloud.api, plain)

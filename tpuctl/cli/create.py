@@ -42,6 +42,10 @@ Reservation = Annotated[
     str | None,
     typer.Option(metavar="RESERVATION", help="Reservation on Compute Engine to use."),
 ]
+Setup = Annotated[
+    str | None,
+    typer.Option(metavar="jax|torch|none", help="Install a framework and check it. Default: none."),
+]
 Queued = Annotated[
     bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
 ]
@@ -110,6 +114,7 @@ def create(
     tag: Tag = None,
     data_disk: DataDisk = None,
     startup_script: StartupScript = None,
+    setup: Setup = None,
     bucket: Bucket = None,
     wait: Wait = True,
     timeout: Timeout = None,
@@ -150,6 +155,7 @@ def create(
             tags=tuple(tag or ()),
             data_disks=tuple(map(parse_data_disk, data_disk or ())),
             startup_script=_read(startup_script) if startup_script else None,
+            setup=setup,
             bucket=bucket,
             wait=wait,
             timeout_s=timeout,

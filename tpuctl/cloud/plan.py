@@ -40,6 +40,9 @@ _SHORT_TTL_S = 600
 _DISK = re.compile(r"projects/[^/,=]+/(zones|regions)/(?P<place>[^/,=]+)/disks/(?P<name>[^/,=]+)")
 _DISK_MODES = {"read-write": False, "read-only": True}
 
+SETUPS = (None, "jax", "torch", "none")
+"""What may be installed on a new TPU."""
+
 STARTUP_SCRIPT = "startup-script"
 """The metadata key of the script that a VM runs when it starts."""
 
@@ -76,6 +79,7 @@ class CreateOptions:
     provider: str = CLOUD_TPU
     flex: bool = False
     reservation: str | None = None
+    setup: str | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,8 @@ def plan_create(options: CreateOptions) -> CreatePlan:
               "--reservation": options.reservation}  # fmt: skip
     if len(given := [flag for flag, is_given in models.items() if is_given]) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other.", hint="Give one of them.")
+    if options.setup not in SETUPS:
+        raise UsageError(f"Cannot set up {options.setup!r}.", hint="Set up jax, torch or none.")
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)

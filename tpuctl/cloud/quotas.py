@@ -9,7 +9,7 @@ from tpuctl.cloud.journal import plane_at
 from tpuctl.cloud.lookup import attempt, attempt_all
 from tpuctl.cloud.models import ALL_ZONES, Quota
 from tpuctl.errors import TpuctlError
-from tpuctl.hardware.compute_engine import CLOUD_TPU, describe_on
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, hardware_of
 from tpuctl.hardware.types import AcceleratorType, describe, zones_of
 from tpuctl.hardware.types import generation as find_generation
 from tpuctl.outcome import Outcome
@@ -82,7 +82,7 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
             held_chips=held.get((generation, zone), 0),
         )
         for generation in known
-        for zone in _zones(quotas, generation, kind)
+        for zone in _zones(quotas, generation, kind, plane)
     )
     stated = (lim for lim in limits if (lim.on_demand_chips, lim.spot_chips) != (None, None))
     return QuotaTable(
@@ -144,10 +144,12 @@ def _chips(quota: Quota) -> int:
 
 
 def _zones(
-    quotas: Sequence[Quota], generation: str, kind: AcceleratorType | None
+    quotas: Sequence[Quota], generation: str, kind: AcceleratorType | None, plane: str
 ) -> tuple[str, ...]:
     """Return the zones that have a generation or type, and other places with a limit."""
     zones = set(kind.zones if kind else zones_of(generation))
+    if plane == GCE and (hardware := hardware_of(generation)):
+        zones = set(hardware.zones)
     covered = zones | {zone.rpartition("-")[0] for zone in zones}
     places = {quota.place for quota in quotas if quota.generation == generation}
     return tuple(zones | (places - covered))
@@ -158,13 +160,21 @@ def _limit(
 ) -> ZoneLimit:
     found = [binding_quota(quotas, generation, zone, spot=spot) for spot in (False, True)]
     on_demand, spot = (None if quota is None else _chips(quota) for quota in found)
-    ids = (None if quota is None else quota.id for quota in found)
-    limit = ZoneLimit(generation, zone, on_demand, spot)
-    limit = replace(limit, **dict(zip(("on_demand_quota", "spot_quota"), ids, strict=True)))
-    if kind is None:
-        return limit
-    fits = (None if chips is None else chips >= kind.chips for chips in (on_demand, spot))
-    return replace(limit, **dict(zip(("on_demand_fits", "spot_fits"), fits, strict=True)))
+    ids = [None if quota is None else quota.id for quota in found]
+    fits = [
+        None if kind is None or chips is None else chips >= kind.chips
+        for chips in (on_demand, spot)
+    ]
+    return ZoneLimit(
+        generation,
+        zone,
+        on_demand,
+        spot,
+        on_demand_fits=fits[0],
+        spot_fits=fits[1],
+        on_demand_quota=ids[0],
+        spot_quota=ids[1],
+    )
 
 
 def _best_first(limit: ZoneLimit) -> tuple[str, int, str]:

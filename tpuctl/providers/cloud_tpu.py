@@ -18,14 +18,16 @@ from tpuctl.cloud.placement import add_traffic_warnings, complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.cloud.tpu import Provisioning, QueuedTpu, Tpu
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, list_price
 from tpuctl.hardware.types import AcceleratorType, all_types, describe
-from tpuctl.progress import OnProgress
+from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.port import Abilities, Balance, HostedPlan, Login, ProviderOffer, Reached
 from tpuctl.remote.hosts import find_node, split_user, workers_of
+from tpuctl.remote.iap import through_iap
 from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.remote.keys import first_key, login_user, open_access_to
+from tpuctl.remote.setup import recipes, set_up
 from tpuctl.settings import state_dir
 
 _NOT_OURS = frozenset({"max_units", "flex", "reservation"})
@@ -92,7 +94,10 @@ class CloudTpu:
         # With our key in its metadata from the start, no later command has to wait for an update.
         own_key = first_key(state_dir(), split_user(plan.name)[0])
         metadata = {**own_key, **plan.options.metadata}
-        return create_planned(
+        wanted = recipes().get(plan.options.setup or "")
+        if wanted and not wait:
+            raise UsageError("--setup and --no-wait exclude each other.", hint="Give one of them.")
+        created = create_planned(
             self._cloud.api,
             replace(plan, options=replace(plan.options, metadata=metadata)),
             journal=self._cloud.journal,
@@ -102,6 +107,16 @@ class CloudTpu:
             on_progress=on_progress,
             on_attempt=on_attempt,
         )
+        if wanted and isinstance(created, Created):
+            reached = self.reach(plan.name, Login(zone=created.zone, on_warning=self._on_warning))
+            set_up(
+                reached.hosts,
+                reached.access,
+                wanted,
+                chips=plan.chips,
+                on_step=lambda step: on_progress(Progress(f"{plan.name}: {step}", 0, unit="s")),
+            )
+        return created
 
     def list(self, zone: str | None) -> TpuList:
         """List nodes and queued resources."""
@@ -166,6 +181,7 @@ class CloudTpu:
         node = find_node(api, name, chosen_zone(login.zone))
         user = login.user or login_user(node, split_user(name)[0])
         hosts = workers_of(node, user, internal_ip=login.internal_ip)
+        hosts = through_iap(api, node, hosts) if login.iap else hosts
         access = open_access_to(
             api, node, user, on_warning=login.on_warning, key=login.key, jump=login.jump
         )

@@ -24,7 +24,7 @@ class Host:
 
     `target` names its slice in suggested commands; `key_alias` is the name of its host key in
     known_hosts; `is_own` marks a machine given with --host, for which `~/.ssh/config` applies;
-    `is_local` marks this machine, which needs no SSH.
+    `is_local` marks this machine, which needs no SSH; `proxy` is the command of a tunnel to it.
     """
 
     index: int
@@ -35,6 +35,7 @@ class Host:
     key_alias: str = ""
     is_own: bool = False
     is_local: bool = False
+    proxy: str = ""
 
     @property
     def label(self) -> str:

@@ -22,6 +22,7 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.hosts import Host, workers_of
+from tpuctl.remote.iap import through_iap
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, open_access_to, with_key
 from tpuctl.remote.logs import read_logs
@@ -53,6 +54,7 @@ class Login:
     key: Path | None = None
     jump: Host | None = None
     internal_ip: bool = False
+    iap: bool = False
     is_given: bool = False
 
 
@@ -287,6 +289,7 @@ class Actions:
         node, login = self._node(), self._login
         user = login.user if login.is_given else login_user(node, login.user)
         hosts = workers_of(node, user, internal_ip=login.internal_ip)
+        hosts = through_iap(self._api, node, hosts) if login.iap else hosts
         if self._reached is None or self._reached[:2] != (node.id, hosts):
             access = open_access_to(
                 self._api, node, user, on_warning=self._note, key=login.key, jump=login.jump

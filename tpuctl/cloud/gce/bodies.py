@@ -22,6 +22,7 @@ _MARK = re.compile(
     r"tpuctl create=(?P<create_id>\S+) name=(?P<name>\S+) zone=(?P<zone>\S+) type=(?P<kind>\S+) "
     r"model=(?P<model>\S+) at=(?P<at>\S+)"
 )
+_MODES = {True: "READ_ONLY", False: "READ_WRITE"}
 # The group appends `-w-001`; a name has at most 63 letters, and part names a hash.
 _LONGEST_BASE, _LONGEST_PART = 50, 40
 
@@ -164,7 +165,13 @@ def _properties(request: NodeRequest, *, place: str) -> Json:
     threads = (hardware.threads_per_core or {}).get(str(kind.chips_per_worker))
     body: Json = {
         "machineType": kind.machine_type,
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "disks": [
+            {"boot": True, "autoDelete": True, "initializeParams": disk},
+            *(
+                {"source": each.source, "mode": _MODES[each.read_only]}
+                for each in request.data_disks
+            ),
+        ],
         "networkInterfaces": [_network(request)],
         "scheduling": _scheduling(request),
         "serviceAccounts": [account],

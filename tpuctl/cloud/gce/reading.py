@@ -11,6 +11,7 @@ from tpuctl.cloud.models import (
     INCOMPLETE,
     LABEL_CREATE_ID,
     LABEL_TTL_S,
+    DataDisk,
     Departure,
     Endpoint,
     Node,
@@ -192,6 +193,11 @@ def _node(
         reserved=model == "RESERVATION_BOUND",
         endpoints=tuple(_endpoint(each) for each in instances),
         labels={**labels, LABEL_CREATE_ID: mark.create_id} if mark else labels,
+        data_disks=tuple(
+            DataDisk(path_of({"selfLink": disk.get("source")}), disk.get("mode") == "READ_ONLY")
+            for disk in first.get("disks") or ()
+            if not disk.get("boot")
+        ),
         metadata={k: v for k, v in metadata.items() if k not in _OF_GROUPS},
         network=network.get("network"),
         subnetwork=network.get("subnetwork"),
