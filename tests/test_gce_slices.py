@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cloud_world import Worlds
-from tests.gce_world import PLAIN, ZONE, GceWorld, open_gce
+from tests.gce_world import ZONE, GceWorld, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.delete import delete, plan_delete

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import delete as delete
     from tpuctl.api.cloud import gc as gc
     from tpuctl.api.cloud import list as list
-    from tpuctl.api.cloud import offers as offers
     from tpuctl.api.cloud import migrate as migrate
+    from tpuctl.api.cloud import offers as offers
     from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait

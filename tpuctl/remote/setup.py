@@ -16,7 +16,7 @@ _DATA = Path(__file__).parent / "data" / "setup.json"
 
 @cache
 def recipes() -> dict[str, Any]:
-    """Return the scripts by framework: `install`, and `verify`, which runs on all workers at once."""
+    """Return the scripts by framework; `verify` runs on all workers at once."""
     found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))["recipes"]
     return found
 
