@@ -1,4 +1,4 @@
-"""Compute Engine of an emulator with a manual clock, asked over HTTP as no library would hide it."""
+"""Compute Engine of an emulator with a manual clock, asked over HTTP."""
 
 from collections.abc import Callable
 from typing import Any

@@ -122,7 +122,7 @@ def test_quota_is_per_region_and_family_and_is_looked_at_after_capacity(practice
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"machine": "ct5lp-hightpu-1t"}, "not allowed to use the machine type [ct5lp-hightpu-1t]."),
+        ({"machine": "ct5lp-hightpu-1t"}, "not allowed to use the machine type [ct5lp-"),
         ({"machine": "n2-standard-8"}, "The referenced resource does not exist."),
         ({"name": "T1"}, "Must be a match of regex"),
         ({"scheduling": {"provisioningModel": "SPOT"}}, "Scheduling must have preemptible be false"
@@ -134,7 +134,7 @@ def test_quota_is_per_region_and_family_and_is_looked_at_after_capacity(practice
         ({"resourcePolicies": ["projects/p/regions/us-east5/resourcePolicies/s1"]},
          "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy,"),
         ({"reservationAffinity": {"consumeReservationType": "SPECIFIC_RESERVATION",
-          "key": "compute.googleapis.com/reservation-name", "values": ["mine"]}}, "Reservation not"),
+          "key": "compute.googleapis.com/reservation-name", "values": ["mine"]}}, "Reservation"),
         ({"disks": [{"initializeParams": {"sourceImage": "projects/ubuntu-os-accelerator-images/"
           "global/images/family/ubuntu-tpu"}}]}, "family/ubuntu-tpu' was not found"),
     ],
@@ -425,7 +425,8 @@ def test_a_single_host_has_the_keys_of_a_slice_only_if_the_scenario_says_so(
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", "abc"), ("labels.k=1", "ab"), ("labels.k=1 name=a", "a"), ("(name=a) OR (name=c)", "ac"),
+        ("", "abc"), ("labels.k=1", "ab"), ("labels.k=1 name=a", "a"), 
+        ("(name=a) OR (name=c)", "ac"),
         ("NOT name=a", "bc"), ("name eq '[ab]'", "ab"), ("labels.k=*", "ab"), ("labels.k:*", "ab"),
         ("name!=a", "bc"), ("(labels.k=1 AND (name=b OR name=c))", "b"), ('labels.k="1"', "ab"),
         ("labels.a.b=2", "c"), ("scheduling.preemptible=false", "abc"), ("status=RUNNING", ""),
@@ -489,7 +490,8 @@ def test_machine_types_have_their_chips_and_a_second_name(practice: Any) -> None
         "/aggregated/resourcePolicies", "/aggregated/instanceGroupManagers",
         "/aggregated/instanceTemplates", "/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x",
         f"/zones/{ZONE}/imageFamilyViews/ubuntu-accel-2404-amd64-tpu-tpu7x",
-        "/global/operations", "/regions/us-east5/operations", f"/zones/{ZONE}/instanceGroupManagers",
+        "/global/operations", "/regions/us-east5/operations",
+        f"/zones/{ZONE}/instanceGroupManagers",
     ],
 )  # fmt: skip
 def test_what_is_only_listed(practice: Any, path: str) -> None:

@@ -40,8 +40,13 @@ def test_the_hosts_of_a_slice_know_their_places_and_each_other_by_bare_names(pra
         assert found[:3] == [str(index), "s1-w-0,s1-w-1,s1-w-2,s1-w-3", "v6e-16"]
         assert found[3].endswith("/zones/us-east5-b/instanceGroupManagers/s1")
         tpu_env = world.metadata(name, "attributes/tpu-env")[1]
-        for line in (f"TPU_WORKER_ID: '{index}'\n", "TOPOLOGY: '4x4'\n", "HOST_BOUNDS: '2,2,1'\n",
-                     "CHIPS_PER_HOST_BOUNDS: '2,2,1'\n", "TPU_ACCELERATOR_TYPE: 'v6e-16'\n"):  # fmt: skip
+        for line in (
+            f"TPU_WORKER_ID: '{index}'\n",
+            "TOPOLOGY: '4x4'\n",
+            "HOST_BOUNDS: '2,2,1'\n",
+            "CHIPS_PER_HOST_BOUNDS: '2,2,1'\n",
+            "TPU_ACCELERATOR_TYPE: 'v6e-16'\n",
+        ):
             assert line in tpu_env
 
 
@@ -289,9 +294,9 @@ def test_each_step_can_lose_its_reply_and_be_repeated(practice: Any, method: str
     world = ComputeWorld(practice, lost)
     steps: list[tuple[str, str, Any]] = [
         ("POST", "/regions/us-east5/resourcePolicies",
-         {"name": "s1", "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x4"}}),
+         {"name": "s1", "workloadPolicy": {"type": "HIGH_AVAILABILITY"}}),
         ("POST", "/global/instanceTemplates", {"name": "s1", "properties": {"machineType": TYPE}}),
-        ("POST", GROUPS, world.group_body()),
+        ("POST", GROUPS, world.group_body(0)),
         ("DELETE", f"{GROUPS}/s1", None),
         ("DELETE", "/global/instanceTemplates/s1", None),
         ("DELETE", "/regions/us-east5/resourcePolicies/s1", None),

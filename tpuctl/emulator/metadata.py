@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tpuctl.emulator.compute.documents import instance_document
+from tpuctl.emulator.compute.documents import accounts_of
 from tpuctl.emulator.compute.resources import Instance
 from tpuctl.emulator.compute.vm_metadata import instance_tree
 from tpuctl.emulator.documents import CLOUD_SCOPE, default_account, node_document
@@ -140,7 +140,7 @@ def account_of(node: Host) -> tuple[str, list[str]] | None:
     if isinstance(node, Node):
         account = node_document(node)["serviceAccount"]
         return account["email"], account["scope"]
-    accounts = instance_document(cast(Instance, node))["serviceAccounts"]
+    accounts = accounts_of(cast(Instance, node))
     return (accounts[0]["email"], accounts[0].get("scopes", [])) if accounts else None
 
 

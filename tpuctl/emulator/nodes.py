@@ -223,14 +223,18 @@ def guest_attributes(world: World, call: Call) -> Document:
         raise bad_request(f"Unknown worker {unknown[0]}: workers are 0 to {known[-1]}.")
     found = []
     for worker in wanted or known:
-        published = node.published_attributes(int(worker))
-        items = [
-            {"namespace": path.partition("/")[0], "key": path.partition("/")[2], "value": value}
-            for path, value in sorted(published.items())
-            if path == query or not query or path.startswith(f"{query}/")
-        ]
+        items = attribute_items(node, int(worker), query)
         found.append({"queryPath": query, "queryValue": {"items": items}})
     return {"guestAttributes": found}
+
+
+def attribute_items(host: Host, worker: int, query: str) -> list[Document]:
+    """Return the guest attributes of a worker at a path, or of all paths."""
+    return [
+        {"namespace": path.partition("/")[0], "key": path.partition("/")[2], "value": value}
+        for path, value in sorted(host.published_attributes(worker).items())
+        if path == query or not query or path.startswith(f"{query}/")
+    ]
 
 
 def publish_guest_attribute(world: World, call: Call) -> Document:

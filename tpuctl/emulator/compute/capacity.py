@@ -48,7 +48,7 @@ def _is_in(instance: Instance, pool: str) -> bool:
 def _lacks_quota(world: World, wanted: Instance, chips: int) -> ServiceError | None:
     if wanted.reserved:
         return None
-    region, facts = region_of(wanted.key.zone), wanted.machine.facts
+    region = region_of(wanted.key.zone)
     plan = world.scenario.compute.quota(region)
     used = {True: 0, False: 0}
     for other in world.compute.instances.values():
@@ -61,13 +61,5 @@ def _lacks_quota(world: World, wanted: Instance, chips: int) -> ServiceError | N
     # Flex-start takes preemptible quota first, then standard.
     if chips <= {"on_demand": left, "spot": spot_left}.get(wanted.model, max(left, spot_left)):
         return None
-    is_spot = wanted.model == "spot"
-    metric = facts["spot_metric" if is_spot else "metric"]
-    return compute_error(
-        "quota",
-        quota=metric,
-        metric=f"compute.googleapis.com/{metric.lower()}",
-        quota_id=facts["spot_quota" if is_spot else "quota"],
-        limit=float(plan.spot_quota_chips if is_spot else plan.quota_chips),
-        region=region,
-    )
+    quota = wanted.machine.quota(plan, spot=wanted.model == "spot")
+    return compute_error("quota", region=region, **quota)

@@ -1,98 +1,127 @@
-"""What Compute Engine only lists: places, machine types, images, networks, reservations, quotas."""
+"""What Compute Engine shows: everything that can be listed, and what has no state."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from tpuctl.emulator.compute.documents import disk_document, machine_document
+from tpuctl.emulator.compute import documents, operations
+from tpuctl.emulator.compute.groups import group_document
+from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.compute.resources import (
     GLOBAL,
     ROOT,
+    Group,
     MachineType,
     machine_types,
     path_of,
     region_of,
 )
-from tpuctl.emulator.compute.validate import find_machine
+from tpuctl.emulator.compute.validate import RESERVATION
 from tpuctl.emulator.documents import default_account
-from tpuctl.emulator.errors import ComputeError, compute_error, load_data, project_number
+from tpuctl.emulator.errors import compute_error, load_data, project_number
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.resources import Key
 from tpuctl.emulator.world import World
 
-Items = Iterator[tuple[Key, Document]]
+Items = Iterator[tuple[Key, Callable[[], Document]]]
+
+
+def items(world: World, call: Call) -> Items:
+    """Return the keys of all that is in the collection of a call, and how each is written."""
+    collection = COMPUTE_METHODS[call.method].collection
+    found = _of_zones(world, call, collection)
+    if collection == "instances":
+        known = world.compute.instances.items()
+        found = ((key, partial(documents.instance_document, item)) for key, item in known)
+    elif "Operations" in collection:
+        ran = world.compute.operations.items()
+        found = ((key, partial(operations.document, item)) for key, item in ran)
+    elif collection not in _OF_ZONES:
+        found = _resources(world, collection)
+    return ((key, show) for key, show in found if key.project == call.project)
+
+
+def _resources(world: World, collection: str) -> Items:
+    for (kind, key), item in world.compute.resources.items():
+        if kind == collection and isinstance(item, Group):
+            yield key, partial(group_document, world, item)
+        elif kind == collection:
+            yield key, partial(documents.resource_document, item)
+        elif collection == "instanceGroups" and isinstance(item, Group):
+            size = {"size": len(item.names)}
+            yield key, partial(documents.describe, "instanceGroup", collection, key, size)
+
+
+_OF_ZONES = ("zones", "regions", "machineTypes", "reservations")
+
+
+def _of_zones(world: World, call: Call, collection: str) -> Items:
+    """Return what the scenario's zones consist of."""
+    project = call.project
+    for zone, plan in world.scenario.zones.items():
+        types = [machine_types()[name] for name in plan.machine_types]
+        region = f"{ROOT}projects/{project}/regions/{region_of(zone)}"
+        if collection == "zones":
+            key = Key(project, "", zone)
+            about: Document = {"status": "UP", "region": region}
+            yield key, partial(documents.describe, "zone", collection, key, about)
+        elif collection == "machineTypes":
+            for machine in types:
+                key = Key(project, zone, machine.name)
+                yield key, partial(_machine_type, machine, key)
+        elif collection == "reservations" and plan.reserved_chips and types:
+            key = Key(project, zone, RESERVATION)
+            yield key, partial(_reservation, types[0], plan.reserved_chips, key)
+    for region in sorted({region_of(zone) for zone in world.scenario.zones}):
+        if collection == "regions":
+            # The real one knows quotas of old generations only.
+            about = {"status": "UP", "quotas": []}
+            key = Key(project, "", region)
+            yield key, partial(documents.describe, "region", collection, key, about)
+
+
+def _machine_type(machine: MachineType, key: Key) -> Document:
+    twin = machine.facts["accelerator"]
+    if key.name != machine.name:
+        twin = f"tpu-{machine.generation}"
+    about = {
+        "description": f"{machine.chips} TPU chips",
+        "guestCpus": machine.vcpus or 0,
+        "memoryMb": machine.memory_gb * 1024,
+        "accelerators": [{"guestAcceleratorType": twin, "guestAcceleratorCount": machine.chips}],
+    }
+    return {**documents.describe("machineType", "machineTypes", key, about), "zone": key.zone}
+
+
+def machine_type(world: World, call: Call) -> Document:
+    """Show a machine type under either of its names; the twin of one is not listed."""
+    bare = call.name.removesuffix("-tpu")
+    for key, _ in _of_zones(world, call, "machineTypes"):
+        if key.zone == call.zone and key.name.removesuffix("-tpu") == bare:
+            return _machine_type(machine_types()[key.name], Key.of(call))
+    raise compute_error("not_found", resource=path_of("machineTypes", Key.of(call)))
+
+
+def _reservation(machine: MachineType, chips: int, key: Key) -> Document:
+    kind = ROOT + path_of(
+        "acceleratorTypes", Key(key.project, key.zone, machine.facts["accelerator"])
+    )
+    held = {"accelerator": {"acceleratorCount": chips, "acceleratorType": kind}}
+    family = machine.facts["reservation"]
+    whole = {"vmFamily": family, "workloadType": "BATCH", "reservedResources": [held]}
+    about = {"status": "READY", "aggregateReservation": whole, "specificReservationRequired": True}
+    return documents.describe("reservation", "reservations", key, about)
 
 
 def _project(_: World, call: Call) -> Document:
-    number = str(project_number(call.project))
-    about = {"kind": "compute#project", "name": call.project, "id": number}
-    metadata = {"kind": "compute#metadata", "items": []}
-    link = f"{ROOT}projects/{call.project}"
-    return {
-        **about,
-        "commonInstanceMetadata": metadata,
-        "selfLink": link,
-        "quotas": [],
-        "defaultServiceAccount": default_account(call.project),
-    }
-
-
-def _zones(world: World, call: Call) -> Items:
-    for zone in world.scenario.zones:
-        yield Key(call.project, "", zone), _zone(call, zone)
-
-
-def _zone(call: Call, zone: str) -> Document:
-    place = f"{ROOT}projects/{call.project}"
+    """Show a project: gcloud looks there for keys before it uses SSH."""
     about = {
-        "kind": "compute#zone",
-        "name": zone,
-        "status": "UP",
-        "region": f"{place}/regions/{region_of(zone)}",
+        "kind": "compute#project",
+        "name": call.project,
+        "id": str(project_number(call.project)),
     }
-    return {**about, "selfLink": f"{place}/zones/{zone}"}
-
-
-def _regions(world: World, call: Call) -> Items:
-    for region in sorted({region_of(zone) for zone in world.scenario.zones}):
-        yield Key(call.project, "", region), _region(world, call, region)
-
-
-def _region(world: World, call: Call, region: str) -> Document:
-    """Show a region; of its quotas the real one knows those of old generations only."""
-    place = f"{ROOT}projects/{call.project}"
-    zones = [f"{place}/zones/{zone}" for zone in world.scenario.zones if region_of(zone) == region]
-    plan = world.scenario.compute.quota(region)
-    quotas = [
-        {"metric": metric, "limit": float(limit), "usage": 0.0}
-        for metric, limit in (
-            ("TPU_LITE_PODSLICE_V5", plan.quota_chips),
-            ("PREEMPTIBLE_TPU_LITE_PODSLICE_V5", plan.spot_quota_chips),
-        )
-    ]
-    about = {"kind": "compute#region", "name": region, "status": "UP", "zones": zones}
-    return {**about, "quotas": quotas, "selfLink": f"{place}/regions/{region}"}
-
-
-def _machine_types(world: World, call: Call) -> Items:
-    for zone, plan in world.scenario.zones.items():
-        for name in plan.machine_types:
-            key = Key(call.project, zone, name)
-            yield key, machine_document(machine_types()[name], name, call.project, zone)
-
-
-def _machine_type(world: World, call: Call) -> Document:
-    machine = find_machine(call.name)
-    if machine is None or machine.name not in world.scenario.zones[call.zone].machine_types:
-        raise _missing("machineTypes", call)
-    return machine_document(machine, call.name, call.project, call.zone)
-
-
-def _accelerator_types(world: World, call: Call) -> Items:
-    for zone, plan in world.scenario.zones.items():
-        kinds = {machine_types()[name].facts["accelerator"] for name in plan.machine_types}
-        for name in sorted(kinds):
-            link = f"{ROOT}projects/{call.project}/zones/{zone}/acceleratorTypes/{name}"
-            shown = {"kind": "compute#acceleratorType", "name": name, "selfLink": link}
-            yield Key(call.project, zone, name), shown
+    metadata = {"kind": "compute#metadata", "items": []}
+    account = {"defaultServiceAccount": default_account(call.project)}
+    return {**about, **account, "commonInstanceMetadata": metadata}
 
 
 def _image(_: World, call: Call) -> Document:
@@ -100,88 +129,20 @@ def _image(_: World, call: Call) -> Document:
     if name is None:
         resource = f"projects/{call.project}/global/images/family/{call.name}"
         raise compute_error("not_found", resource=resource)
-    link = f"{ROOT}projects/{call.project}/global/images/{name}"
-    shown = {"kind": "compute#image", "name": name, "family": call.name, "status": "READY"}
-    return {**shown, "architecture": "X86_64", "diskSizeGb": "10", "selfLink": link}
+    about = {"family": call.name, "status": "READY", "architecture": "X86_64", "diskSizeGb": "10"}
+    return documents.describe("image", "images", Key(call.project, GLOBAL, name), about)
 
 
-def _network(_: World, call: Call) -> Document:
-    link = f"{ROOT}{path_of('networks', Key(call.project, GLOBAL, call.name))}"
-    return {
-        "kind": "compute#network",
-        "name": call.name,
-        "autoCreateSubnetworks": True,
-        "selfLink": link,
-    }
-
-
-def _subnetwork(_: World, call: Call) -> Document:
-    path = path_of("subnetworks", Key(call.project, call.zone, call.name))
-    network = f"{ROOT}projects/{call.project}/global/networks/default"
-    about = {"kind": "compute#subnetwork", "name": call.name, "network": network}
-    return {
-        **about,
-        "ipCidrRange": "127.64.0.0/10",
-        "privateIpGoogleAccess": True,
-        "selfLink": ROOT + path,
-    }
-
-
-def _disk(world: World, call: Call) -> Document:
-    instance = world.compute.instances.get(Key.of(call))
-    if instance is None:
-        raise _missing("disks", call)
-    return disk_document(instance)
-
-
-def _reservations(world: World, call: Call) -> Items:
-    for zone, plan in world.scenario.zones.items():
-        types = [machine_types()[name] for name in plan.machine_types]
-        if plan.reserved_chips and types:
-            yield (
-                Key(call.project, zone, "practice"),
-                _reservation(call, zone, types[0], plan.reserved_chips),
-            )
-
-
-def _reservation(call: Call, zone: str, machine: MachineType, chips: int) -> Document:
-    place = f"{ROOT}projects/{call.project}/zones/{zone}"
-    kind = f"{place}/acceleratorTypes/{machine.facts['accelerator']}"
-    held = {"accelerator": {"acceleratorCount": chips, "acceleratorType": kind}}
-    whole = {
-        "vmFamily": machine.facts["reservation"],
-        "workloadType": "BATCH",
-        "reservedResources": [held],
-    }
-    about = {"kind": "compute#reservation", "name": "practice", "status": "READY", "zone": place}
-    link = f"{place}/reservations/practice"
-    return {
-        **about,
-        "aggregateReservation": whole,
-        "specificReservationRequired": True,
-        "selfLink": link,
-    }
-
-
-def _missing(collection: str, call: Call) -> ComputeError:
-    return compute_error("not_found", resource=path_of(collection, Key.of(call)))
-
-
-ITEMS: dict[str, Callable[[World, Call], Items]] = {
-    "zones": _zones,
-    "regions": _regions,
-    "machineTypes": _machine_types,
-    "acceleratorTypes": _accelerator_types,
-    "reservations": _reservations,
-}
 READS: dict[str, Callable[[World, Call], Document]] = {
     "compute_projects_get": _project,
-    "compute_zones_get": lambda _, call: _zone(call, call.zone),
-    "compute_regions_get": lambda world, call: _region(world, call, call.zone),
-    "compute_machine_types_get": _machine_type,
+    "compute_machine_types_get": machine_type,
     "compute_images_get_from_family": _image,
     "compute_image_family_views_get": lambda world, call: {"image": _image(world, call)},
-    "compute_networks_get": _network,
-    "compute_subnetworks_get": _subnetwork,
-    "compute_disks_get": _disk,
+    # Every project has any network that somebody asks for.
+    "compute_networks_get": lambda _, call: documents.describe(
+        "network", "networks", Key.of(call), {"autoCreateSubnetworks": True}
+    ),
+    "compute_subnetworks_get": lambda _, call: documents.describe(
+        "subnetwork", "subnetworks", Key.of(call), {"privateIpGoogleAccess": True}
+    ),
 }

@@ -6,43 +6,41 @@ from tpuctl.emulator.compute.instances import fingerprint
 from tpuctl.emulator.compute.resources import (
     ROOT,
     Instance,
-    MachineType,
     Resource,
+    path_of,
     place_of,
     region_of,
     rfc3339,
 )
-from tpuctl.emulator.compute.validate import last_part
 from tpuctl.emulator.documents import SSH_PORT, default_account
-from tpuctl.emulator.errors import load_data, project_number
+from tpuctl.emulator.errors import project_number
 from tpuctl.emulator.methods import Document
+from tpuctl.emulator.resources import Key
 
 # Nobody can change what it is the fingerprint of.
 _FINGERPRINT = "AAAAAAAAAAA="
-_SECRET = ("resourcePolicies", "params", "sourceInstanceTemplate")
+
+
+def describe(kind: str, collection: str, key: Key, about: Document) -> Document:
+    """Write what every resource has, and what is known about this one."""
+    place = place_of(key.zone)
+    where = (
+        {place.partition("s/")[0]: f"{ROOT}projects/{key.project}/{place}"} if "/" in place else {}
+    )
+    link = {"name": key.name, "selfLink": ROOT + path_of(collection, key)}
+    return {**about, "kind": f"compute#{kind}", **link, **where}
 
 
 def resource_document(item: Resource) -> Document:
-    """Write a policy or a template: what was sent, and who it is."""
-    place = place_of(item.key.zone)
-    return {
-        **item.document,
-        "kind": f"compute#{kind_of(item.collection)}",
-        "id": str(item.id),
-        "creationTimestamp": rfc3339(item.created),
-        "name": item.key.name,
-        "selfLink": ROOT + item.path,
-        **(
-            {place.partition("s/")[0]: f"{ROOT}projects/{item.key.project}/{place}"}
-            if "/" in place
-            else {}
-        ),
-    }
+    """Write a policy, a template or the base of a group: what was sent, and who it is."""
+    known = {"id": str(item.id), "creationTimestamp": rfc3339(item.created)}
+    about = {**item.document, **known}
+    return describe(kind_of(item.collection), item.collection, item.key, about)
 
 
 def kind_of(collection: str) -> str:
     """Return the singular of a collection."""
-    if "Operation" in collection:
+    if "Operations" in collection:
         return "operation"
     singular = {"regionInstanceTemplates": "instanceTemplate", "resourcePolicies": "resourcePolicy"}
     return singular.get(collection, collection.removesuffix("s"))
@@ -60,140 +58,91 @@ def metadata_items(instance: Instance) -> dict[str, str]:
 
 def instance_document(instance: Instance) -> Document:
     """Write an instance."""
-    project, zone, name = instance.key
-    requested, place = instance.document, f"{ROOT}projects/{project}/zones/{zone}"
-    accounts = requested.get("serviceAccounts") or []
-    found = {
-        **{key: value for key, value in requested.items() if key not in _SECRET},
-        "kind": "compute#instance",
+    requested, metadata = instance.document, metadata_items(instance)
+    machine = instance.key._replace(name=instance.machine.name)
+    about = {
+        **{key: value for key, value in requested.items() if key != "params"},
         "id": str(instance.id),
-        "name": name,
-        "zone": place,
-        "machineType": f"{place}/machineTypes/{instance.machine.name}",
+        "machineType": ROOT + path_of("machineTypes", machine),
         "status": instance.state,
         "creationTimestamp": rfc3339(instance.created),
         "labels": requested.get("labels", {}),
         "labelFingerprint": fingerprint(instance),
         "metadata": {
-            "kind": "compute#metadata",
             "fingerprint": fingerprint(instance),
-            "items": [
-                {"key": key, "value": text} for key, text in metadata_items(instance).items()
-            ],
+            "items": [{"key": key, "value": text} for key, text in metadata.items()],
         },
         "tags": {"fingerprint": _FINGERPRINT, **(requested.get("tags") or {})},
         "networkInterfaces": _interfaces(instance),
         "disks": _disks(instance),
-        "serviceAccounts": [{**account, "email": account_of(instance)} for account in accounts],
-        "selfLink": f"{place}/instances/{name}",
-        "cpuPlatform": "Unknown CPU Platform",
-        "startRestricted": False,
-        "deletionProtection": False,
+        "serviceAccounts": accounts_of(instance),
         "resourceStatus": {"scheduling": {}},
     }
     if instance.expires:
-        expires = rfc3339(instance.expires)
-        found["resourceStatus"] = {"scheduling": {"terminationTimestamp": expires}}
-    for key, moment in (
-        ("lastStartTimestamp", instance.started),
-        ("lastStopTimestamp", instance.stopped),
-    ):
-        if moment:
-            found[key] = rfc3339(moment)
+        about["resourceStatus"] = {
+            "scheduling": {"terminationTimestamp": rfc3339(instance.expires)}
+        }
+    for name in ("Start", "Stop"):
+        if moment := instance.started if name == "Start" else instance.stopped:
+            about[f"last{name}Timestamp"] = rfc3339(moment)
     if instance.status_message:
-        found["statusMessage"] = instance.status_message
-    return found
+        about["statusMessage"] = instance.status_message
+    return describe("instance", "instances", instance.key, about)
 
 
-def link(project: str, url: str) -> str:
-    """Write any form of the name of a resource in full."""
-    found = re.search(r"projects/.*", url)
-    return ROOT + (found[0] if found else f"projects/{project}/{url}")
-
-
-def account_of(instance: Instance) -> str:
-    """Return the service account of an instance; "default" stands for that of the project."""
-    accounts = instance.document.get("serviceAccounts") or [{}]
-    email = accounts[0].get("email", "default")
-    return default_account(instance.key.project) if email == "default" else str(email)
+def accounts_of(instance: Instance) -> list[Document]:
+    """Return the service accounts of an instance; "default" stands for that of the project."""
+    own = default_account(instance.key.project)
+    accounts = instance.document.get("serviceAccounts") or []
+    return [
+        {
+            **account,
+            "email": own if account.get("email", "default") == "default" else account["email"],
+        }
+        for account in accounts
+    ]
 
 
 def _interfaces(instance: Instance) -> list[Document]:
     project, zone, _ = instance.key
-    network, subnet = "global/networks/default", f"regions/{region_of(zone)}/subnetworks/default"
     found = []
     for index, asked in enumerate(instance.document.get("networkInterfaces") or [{}]):
         internal, external = instance.addresses[0] if instance.addresses and not index else ("", "")
-        shown = {**asked, "name": f"nic{index}"}
-        shown["network"] = link(project, asked.get("network") or network)
-        shown["subnetwork"] = link(project, asked.get("subnetwork") or subnet)
-        shown |= {"kind": "compute#networkInterface", "fingerprint": _FINGERPRINT}
+        subnet = asked.get("subnetwork") or f"regions/{region_of(zone)}/subnetworks/default"
+        shown = {
+            **asked,
+            "name": f"nic{index}",
+            "network": _link(project, asked.get("network") or "global/networks/default"),
+            "subnetwork": _link(project, subnet),
+            "fingerprint": _FINGERPRINT,
+        }
         shown |= {"networkIP": internal} if internal else {}
         if configs := asked.get("accessConfigs"):
-            own = {"kind": "compute#accessConfig", "name": "external-nat", "type": "ONE_TO_ONE_NAT"}
             outer = {"natIP": external} if external else {}
+            own = {"name": "external-nat", "type": "ONE_TO_ONE_NAT"}
             shown["accessConfigs"] = [{**own, **config, **outer} for config in configs]
         found.append(shown)
     return found
 
 
+def _link(project: str, url: str) -> str:
+    """Write any form of the name of a resource in full."""
+    found = re.search(r"projects/.*", url)
+    return ROOT + (found[0] if found else f"projects/{project}/{url}")
+
+
 def _disks(instance: Instance) -> list[Document]:
-    project, zone, name = instance.key
     found = []
     for index, asked in enumerate(instance.document.get("disks") or [{"boot": True}]):
         parameters = asked.get("initializeParams") or {}
-        shown = {key: value for key, value in asked.items() if key != "initializeParams"}
-        own = name if not index else f"{name}-{index}"
-        own = parameters.get("diskName") or own
-        found.append(
-            {
-                "kind": "compute#attachedDisk",
-                "type": "PERSISTENT",
-                "mode": "READ_WRITE",
-                "deviceName": f"persistent-disk-{index}",
-                "index": index,
-                "boot": index == 0,
-                "diskSizeGb": str(parameters.get("diskSizeGb", 10)),
-                "source": f"{ROOT}projects/{project}/zones/{zone}/disks/{own}",
-                **shown,
-            }
-        )
+        name = instance.key.name + (f"-{index}" if index else "")
+        shown = {
+            "mode": "READ_WRITE",
+            "index": index,
+            "diskSizeGb": str(parameters.get("diskSizeGb", 10)),
+            "source": ROOT + path_of("disks", instance.key._replace(name=name)),
+            **asked,
+        }
+        shown.pop("initializeParams", None)
+        found.append(shown)
     return found
-
-
-def disk_document(instance: Instance) -> Document:
-    """Write the boot disk of an instance, which knows the image that was meant by a family."""
-    project, zone, name = instance.key
-    asked = (instance.document.get("disks") or [{}])[0].get("initializeParams") or {}
-    image = str(asked.get("sourceImage", "projects/debian-cloud/global/images/family/debian-12"))
-    family = last_part(image)
-    owner = image.partition("projects/")[2].partition("/")[0]
-    exact = load_data("compute")["images"].get(family, family)
-    place = f"{ROOT}projects/{project}/zones/{zone}"
-    return {
-        "kind": "compute#disk",
-        "name": name,
-        "sizeGb": str(asked.get("diskSizeGb", 10)),
-        "status": "READY",
-        "type": f"{place}/diskTypes/{last_part(asked.get('diskType') or 'pd-balanced')}",
-        "sourceImage": f"{ROOT}projects/{owner}/global/images/{exact}",
-        "zone": place,
-        "users": [f"{place}/instances/{name}"],
-        "selfLink": f"{place}/disks/{name}",
-    }
-
-
-def machine_document(machine: MachineType, name: str, project: str, zone: str) -> Document:
-    """Write a machine type of a zone, under either of its names."""
-    kind = machine.facts["accelerator"]
-    twin = kind if name == machine.name else f"tpu-{machine.generation}"
-    return {
-        "kind": "compute#machineType",
-        "name": name,
-        "description": f"{machine.chips} TPU chips",
-        "guestCpus": machine.vcpus or 0,
-        "memoryMb": machine.memory_gb * 1024,
-        "zone": zone,
-        "accelerators": [{"guestAcceleratorType": twin, "guestAcceleratorCount": machine.chips}],
-        "selfLink": f"{ROOT}projects/{project}/zones/{zone}/machineTypes/{name}",
-    }

@@ -10,6 +10,7 @@ from typing import Any
 
 from tpuctl.emulator import operations as ends
 from tpuctl.emulator.compute import instances, operations
+from tpuctl.emulator.compute.documents import resource_document
 from tpuctl.emulator.compute.resources import (
     ROOT,
     ComputeOperation,
@@ -257,8 +258,6 @@ def _activate(world: World, group: Group) -> None:
 
 def group_document(world: World, group: Group) -> Document:
     """Write a group with its status."""
-    project, zone, name = group.key
-    place = f"{ROOT}projects/{project}/zones/{zone}"
     rows = [_managed(world, group, name) for name in group.names]
     states = [row.get("instanceStatus", "nonExistent").lower() for row in rows]
     states = ["nonExistent" if state == "nonexistent" else state for state in states]
@@ -273,19 +272,11 @@ def group_document(world: World, group: Group) -> Document:
         shown = {"acceleratorTopology": group.topology, "state": group.state}
         status["appliedAcceleratorTopologies"] = [shown]
     words = {"NONE": "none", "CREATING": "creating", "DELETING": "deleting"}
-    return {
-        **group.document,
-        "kind": "compute#instanceGroupManager",
-        "id": str(group.id),
-        "creationTimestamp": rfc3339(group.created),
-        "name": name,
-        "zone": place,
+    return resource_document(group) | {
         "targetSize": len(group.names),
-        "instanceGroup": f"{place}/instanceGroups/{name}",
         "instanceTemplate": ROOT + group.template.path,
         "currentActions": {word: actions.count(action) for action, word in words.items()},
         "status": status,
-        "selfLink": ROOT + group.path,
     }
 
 

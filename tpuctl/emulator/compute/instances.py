@@ -34,6 +34,7 @@ from tpuctl.emulator.nodes import (
     STOCKOUT_S,
     STOP_S,
     UPDATE_S,
+    attribute_items,
     do_nothing,
     make_addresses,
     worker_busy,
@@ -338,7 +339,8 @@ def simulate_maintenance(world: World, call: Call, failure: Failure | None) -> C
     event = NodeEvent("*", "*", "preempt" if instance.spot else "maintenance", 0, 1, False, 0, 0)
 
     def begin(world: World, instance: Instance) -> None:
-        apply_event(world, instance, event)
+        # Not now: it would abort this operation, which is that of the instance.
+        world.after(0, apply_event, instance, event)
 
     verb = "compute.instances.simulateMaintenanceEvent"
     return operations.start(
@@ -423,3 +425,21 @@ _EVENTS: dict[str, Callable[[World, Instance, NodeEvent], None]] = {
     "worker_down": _worker_down,
     "worker_busy": worker_busy,
 }
+
+
+def guest_attributes(world: World, call: Call) -> Document:
+    """Return the guest attributes of an instance; raises ComputeError where there are none."""
+    instance = find(world, call)
+    path = str(call.body.get("queryPath") or call.body.get("variableKey") or "").strip("/")
+    items = attribute_items(instance, 0, path)
+    if not items:
+        raise compute_error("not_found", resource=f"{instance.path}/guestAttributes/{path}")
+    return {"queryPath": f"{path}/" if path else "", "queryValue": {"items": items}}
+
+
+def serial_port(world: World, call: Call) -> Document:
+    """Return the output of the serial port of an instance."""
+    instance, start = find(world, call), str(call.body.get("start") or 0)
+    first = int(start) if start.isdecimal() else 0
+    text = instance.log[first:]
+    return {"contents": text, "start": str(first), "next": str(first + len(text))}

@@ -14,40 +14,39 @@ from tpuctl.emulator.resources import Key
 _TOKEN = re.compile(r'\s*(\(|\)|"(?:[^"\\]|\\.)*"|\'[^\']*\'|!=|>=|<=|[=<>:]|[^\s()=!<>:"\']+)')
 _LARGEST_PAGE = 500
 
+Items = Iterable[tuple[Key, Callable[[], Document]]]
 Test = Callable[[Document], bool]
 
 
-def show_list(
-    call: Call, kind: str, items: Iterable[tuple[Key, Document]], *, field: str = "items"
-) -> Document:
+def show_list(call: Call, kind: str, items: Items) -> Document:
     """List one page of the items of one place that the filter of a call lets through."""
-    matches = read_filter(str(call.body.get("filter", "")))
-    found = [(key.name, shown) for key, shown in items if matches(shown)]
-    answer = page(field, sorted(found, key=lambda item: item[0]), _paged(call), lambda shown: shown)
-    return {"kind": f"compute#{kind}List", "id": call.place, **answer}
+    found = [(key.name, shown) for key, shown in _matching(call, items)]
+    return {"kind": f"compute#{kind}List", **_page(call, found)}
 
 
-def show_aggregated(
-    call: Call, kind: str, collection: str, items: Iterable[tuple[Key, Document]],
-    places: Iterable[str],
-) -> Document:  # fmt: skip
+def show_aggregated(call: Call, kind: str, field: str, items: Items, places: list[str]) -> Document:
     """List one page of the items of all places, by place."""
-    matches = read_filter(str(call.body.get("filter", "")))
-    found = [(f"{place_of(key.zone)}/{key.name}", shown) for key, shown in items if matches(shown)]
-    keys = {id(shown): key.rpartition("/")[0] for key, shown in found}
-    answer = page(
-        "items", sorted(found, key=lambda item: item[0]), _paged(call), lambda shown: shown
-    )
+    found = [(f"{place_of(key.zone)}/{key.name}", shown) for key, shown in _matching(call, items)]
+    of_item = {id(shown): key.rpartition("/")[0] for key, shown in found}
+    answer = _page(call, found)
     by_place: dict[str, Document] = {place_of(place): {} for place in places}
-    for shown in answer.pop("items"):
-        by_place.setdefault(keys[id(shown)], {}).setdefault(collection, []).append(shown)
+    for shown in answer["items"]:
+        by_place.setdefault(of_item[id(shown)], {}).setdefault(field, []).append(shown)
     for place, held in by_place.items():
         if not held:
             warning = f"There are no results for scope '{place}' on this page."
             data = [{"key": "scope", "value": place}]
             held["warning"] = {"code": "NO_RESULTS_ON_PAGE", "message": warning, "data": data}
-    listing = {"kind": f"compute#{kind}AggregatedList", "id": call.place, "items": by_place}
-    return {**listing, **answer}
+    return {**answer, "kind": f"compute#{kind}AggregatedList", "items": by_place}
+
+
+def _matching(call: Call, items: Items) -> list[tuple[Key, Document]]:
+    matches = read_filter(str(call.body.get("filter", "")))
+    return [(key, shown) for key, shown in ((key, show()) for key, show in items) if matches(shown)]
+
+
+def _page(call: Call, found: list[tuple[str, Document]]) -> Document:
+    return page("items", sorted(found, key=lambda item: item[0]), _paged(call), lambda item: item)
 
 
 def _paged(call: Call) -> Call:

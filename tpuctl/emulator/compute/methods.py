@@ -10,12 +10,10 @@ projects . get
 zones . get list
 regions . get list
 machineTypes zones get list aggregatedList
-acceleratorTypes zones aggregatedList
 images global getFromFamily
 imageFamilyViews zones get
-networks global get list
-subnetworks regions get list
-disks zones get
+networks global get
+subnetworks regions get
 instances zones insert get list aggregatedList delete setScheduling setMetadata setLabels \
 start stop getGuestAttributes getSerialPortOutput simulateMaintenanceEvent
 zoneOperations zones get list wait
@@ -27,6 +25,8 @@ regionInstanceTemplates regions insert get list delete
 instanceGroupManagers zones insert get list aggregatedList delete listManagedInstances listErrors \
 resize deleteInstances
 instanceGroupManagerResizeRequests zones insert
+autoscalers zones list aggregatedList
+instanceGroups zones list aggregatedList
 reservations zones list aggregatedList
 """
 # Paths that do not follow from the names.
@@ -41,6 +41,7 @@ _PATHS = {
     "insert": "POST {path}",
     "delete": "DELETE {path}/{name}",
 }
+_WHERE = {"zones": "zones/{zone}/", "regions": "regions/{zone}/", "global": "global/", ".": ""}
 _FOLDERS = {
     **dict.fromkeys(("zoneOperations", "regionOperations", "globalOperations"), "operations"),
     "regionInstanceTemplates": "instanceTemplates",
@@ -86,28 +87,14 @@ class ComputeMethod:
     @property
     def rule(self) -> str:
         """The verb and the path below the project, as routes write them."""
-        folder = _FOLDERS.get(self.collection, self.collection)
-        where = {"zones": "zones/{zone}/", "regions": "regions/{zone}/"}.get(self.scope, "")
-        where = "global/" if self.scope == "global" else where
         if self.collection == "projects":
             return "GET "
-        if self.verb == "aggregatedList":
-            where = "aggregated/"
-        elif self.scope == "." and self.verb == "get":
-            return f"GET /{folder}/{{zone}}"
+        where = "aggregated/" if self.verb == "aggregatedList" else _WHERE[self.scope]
         form = _PATHS.get(self.verb, f"POST {{path}}/{{name}}/{self.verb}")
-        verb, _, path = form.partition(" ")
-        path = path.replace("{path}", folder)
-        return f"{verb} /{where}{path}"
+        path = form.replace("{path}", _FOLDERS.get(self.collection, self.collection))
+        return path.replace(" ", f" /{where}")
 
 
-def _methods() -> list[ComputeMethod]:
-    rows = (row.split() for row in _TABLE.strip().splitlines())
-    return [
-        ComputeMethod(collection, verb, scope)
-        for collection, scope, *verbs in rows
-        for verb in verbs
-    ]
-
-
-COMPUTE_METHODS = {method.name: method for method in _methods()}
+_ROWS = (row.split() for row in _TABLE.strip().splitlines())
+_ALL = (ComputeMethod(name, verb, scope) for name, scope, *verbs in _ROWS for verb in verbs)
+COMPUTE_METHODS = {method.name: method for method in _ALL}

@@ -8,6 +8,7 @@ from typing import Any
 from tpuctl.emulator.errors import ServiceError, load_data
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import Host, Key, Operation
+from tpuctl.emulator.scenario import ComputeQuota
 
 ROOT = "https://www.googleapis.com/compute/v1/"
 GLOBAL = "global"
@@ -16,14 +17,14 @@ _FOLDERS = {"regionInstanceTemplates": "instanceTemplates"}
 
 def path_of(collection: str, key: Key) -> str:
     """The full name of a resource; its place is a zone, a region or `global`."""
-    folder = _FOLDERS.get(collection, collection)
-    return f"projects/{key.project}/{place_of(key.zone)}/{folder}/{key.name}"
+    folder = "operations" if "Operations" in collection else _FOLDERS.get(collection, collection)
+    return f"projects/{key.project}/{place_of(key.zone)}/{folder}/{key.name}".replace("//", "/")
 
 
 def place_of(zone: str) -> str:
     """Write a place as paths do: `zones/us-east5-b`, `regions/us-east5` or `global`."""
-    if zone == GLOBAL:
-        return GLOBAL
+    if zone in (GLOBAL, ""):
+        return zone
     return f"zones/{zone}" if zone.count("-") > 1 else f"regions/{zone}"
 
 
@@ -52,6 +53,17 @@ class MachineType:
         """What all machine types of its generation share."""
         facts: dict[str, Any] = load_data("compute")["generations"][self.generation]
         return facts
+
+    def quota(self, plan: ComputeQuota, *, spot: bool) -> Document:
+        """Return the facts of the quota for it."""
+        kind = "spot_" if spot else ""
+        metric = self.facts[f"{kind}metric"]
+        return {
+            "quota": metric,
+            "metric": f"compute.googleapis.com/{metric.lower()}",
+            "quota_id": self.facts[f"{kind}quota"],
+            "limit": float(plan.spot_quota_chips if spot else plan.quota_chips),
+        }
 
     def accelerator_type(self, chips: int) -> str:
         """The type of a slice of so many chips, as the metadata spells it."""
@@ -198,6 +210,6 @@ class ComputeEngine:
     resources: dict[tuple[str, Key], Resource] = field(default_factory=dict)
     changed: set[Key] = field(default_factory=set)
     operations: dict[Key, ComputeOperation] = field(default_factory=dict)
-    requests: dict[tuple[str, str], tuple[str, str, str, ComputeOperation]] = field(
+    requests: dict[tuple[str, str], tuple[tuple[str, ...], ComputeOperation]] = field(
         default_factory=dict
     )

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from tpuctl.emulator.compute.resources import MachineType, machine_types, region_of
-from tpuctl.emulator.errors import compute_error, load_data
+from tpuctl.emulator.compute.resources import MachineType, machine_types
+from tpuctl.emulator.errors import ComputeError, compute_error, load_data
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.scenario import ZonePlan
 from tpuctl.emulator.world import World
@@ -18,7 +18,7 @@ _MODELS = {
 }
 _LONGEST_WAIT_S = 7200
 _SHORTEST_RUN_S, _LONGEST_RUN_S = 600, 7 * 86400
-_RESERVATION = "practice"
+RESERVATION = "practice"
 
 
 def check_name(name: Any) -> str:
@@ -29,12 +29,12 @@ def check_name(name: Any) -> str:
     return name
 
 
-def invalid(field: str, value: object, why: str) -> Exception:
+def invalid(field: str, value: object, why: str) -> ComputeError:
     """Make the error for the value of a field."""
     return compute_error("invalid", field=field, value=value, why=why)
 
 
-def bad_request(why: str) -> Exception:
+def bad_request(why: str) -> ComputeError:
     """Make the error for fields that do not fit each other."""
     return compute_error("bad_request", why=why)
 
@@ -71,12 +71,12 @@ def read_properties(machine: MachineType, properties: Document) -> tuple[Documen
     scheduling, model = _read_scheduling(document.get("scheduling") or {})
     document["scheduling"] = scheduling
     affinity = document.get("reservationAffinity") or {}
-    kind = affinity.get("consumeReservationType", "ANY_RESERVATION")
+    kind = affinity.get("consumeReservationType", "ANYRESERVATION")
     if model == "reserved" and kind != "SPECIFIC_RESERVATION":
         raise bad_request("RESERVATION_BOUND needs a reservationAffinity of SPECIFIC_RESERVATION.")
     if kind == "SPECIFIC_RESERVATION":
         names = [last_part(value) for value in affinity.get("values", [])]
-        if names != [_RESERVATION]:
+        if names != [RESERVATION]:
             raise compute_error("reservation", reservation=", ".join(names))
         model = "reserved"
     for disk in document.get("disks") or []:
@@ -147,10 +147,3 @@ def _check_disk(machine: MachineType, disk: Document) -> None:
     if family and family[1] not in data["images"]:
         name = f"projects/ubuntu-os-accelerator-images/global/images/family/{family[1]}"
         raise compute_error("not_found", resource=name)
-
-
-def check_region(world: World, region: str) -> str:
-    """Return a region that has zones; raises ComputeError."""
-    if region not in {region_of(zone) for zone in world.scenario.zones}:
-        raise invalid("region", region, "Unknown region.")
-    return region
