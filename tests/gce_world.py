@@ -1,6 +1,7 @@
 """Compute Engine to practise on: the emulator of `cloud_world`, and our adapter over HTTP to it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,9 +35,10 @@ def open_gce(
     scenario: Mapping[str, Any] = PLAIN,
     *,
     real_time: bool = False,
+    machines: Path | None = None,
 ) -> GceWorld:
     """Start an emulator whose Compute Engine the command line sees, too."""
-    made = world(scenario, real_time=real_time)
+    made = world(scenario, real_time=real_time, machines=machines)
     assert made.emulator.http
     monkeypatch.setenv("TPUCTL_GCE_ENDPOINT", made.emulator.http)
     return GceWorld(made, shares_clock=not real_time)

@@ -37,7 +37,7 @@ def set_up(
         for worker in done.workers:
             if worker.failure or worker.exit_code:
                 said = (worker.stderr or worker.stdout).strip().splitlines()[-1:]
-                why = str(worker.failure or "; ".join(said) or f"exit code {worker.exit_code}")
+                why = said[0] if said else str(worker.failure or f"exit code {worker.exit_code}")
                 raise WorkerError(
                     f"The TPU is there, but the step {step!r} of its setup failed on worker "
                     f"{worker.index}: {why}",
