@@ -148,6 +148,7 @@ def test_the_parts_go_in_the_right_order_only(practice: Any) -> None:
         assert text.endswith(f"is already being used by 'projects/p/zones/us-east5-b/{user}/s1'")
     world.ok("DELETE", f"{GROUPS}/s1")
     assert world.status("s1-w-0") == "STOPPING"
+    assert error_of(world.ask("DELETE", f"{GROUPS}/s1"))[1] == "resourceNotReady"
     assert error_of(world.ask("DELETE", policy))[1] == "resourceInUseByAnotherResource"
     assert world.after(31, "s1-w-0") == "gone"
     for path in (template, policy):
@@ -192,8 +193,24 @@ def test_a_slice_is_resized_to_all_or_nothing(practice: Any) -> None:
     deletion = world.ok("POST", f"{GROUPS}/s1/deleteInstances", one)
     assert "but was 1" in world.failure(deletion, 10)[1]
     world.ok("POST", resize, size="0")
+    world.clock.sleep(6)
+    assert [row["currentAction"] for row in world.managed()] == ["DELETING"] * 2
     assert world.after(40, "s1-w-0") == "gone"
     assert world.group()["targetSize"] == 0
+    world.ok("POST", resize, size="2")
+    world.clock.sleep(150)
+    assert world.topology() == "ACTIVE"
+
+
+def test_a_group_takes_no_name_of_another_instance(practice: Any) -> None:
+    world = ComputeWorld(practice)
+    number = world.create("s1-w-1")["targetId"]
+    world.slice()
+    world.clock.sleep(300)
+    assert world.ok("GET", "instances/s1-w-1")["id"] == number
+    assert world.status("s1-w-0") == "gone"
+    error = world.managed()[0]["lastAttempt"]["errors"]["errors"][0]
+    assert error["code"] == "RESOURCE_ALREADY_EXISTS"
 
 
 @pytest.mark.parametrize(

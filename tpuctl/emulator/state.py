@@ -103,7 +103,7 @@ def _settle(world: World) -> None:
         freed = sorted(world.freed_zones)
         world.freed_zones.clear()
         queued_resources.settle(world, freed)
-        groups.settle(world, freed)
+        groups.settle(world)
 
 
 def _planned(world: World, call: Call, fault: CallFault) -> ApiError | None:

@@ -5,6 +5,7 @@ from functools import partial
 
 from tpuctl.emulator.compute import documents, operations
 from tpuctl.emulator.compute.groups import group_document
+from tpuctl.emulator.compute.instances import find
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.compute.resources import (
     GLOBAL,
@@ -19,6 +20,7 @@ from tpuctl.emulator.compute.validate import RESERVATION
 from tpuctl.emulator.documents import default_account
 from tpuctl.emulator.errors import compute_error, load_data, project_number
 from tpuctl.emulator.methods import Call, Document
+from tpuctl.emulator.nodes import attribute_items
 from tpuctl.emulator.resources import Key
 from tpuctl.emulator.world import World
 
@@ -133,7 +135,29 @@ def _image(_: World, call: Call) -> Document:
     return documents.describe("image", "images", Key(call.project, GLOBAL, name), about)
 
 
+def _guest_attributes(world: World, call: Call) -> Document:
+    instance = find(world, call)
+    path = str(call.body.get("queryPath") or call.body.get("variableKey") or "").strip("/")
+    items = attribute_items(instance, 0, path)
+    if not items:
+        raise compute_error("not_found", resource=f"{instance.path}/guestAttributes/{path}")
+    return {"queryPath": f"{path}/" if path else "", "queryValue": {"items": items}}
+
+
+def _serial_port(world: World, call: Call) -> Document:
+    instance, start = find(world, call), str(call.body.get("start") or 0)
+    log = (
+        f"[{instance.started}] {instance.key.name} Startup finished.\r\n"
+        if instance.started
+        else ""
+    )
+    first = int(start) if start.isdecimal() else 0
+    return {"contents": log[first:], "start": str(first), "next": str(max(first, len(log)))}
+
+
 READS: dict[str, Callable[[World, Call], Document]] = {
+    "compute_instances_get_guest_attributes": _guest_attributes,
+    "compute_instances_get_serial_port_output": _serial_port,
     "compute_projects_get": _project,
     "compute_machine_types_get": machine_type,
     "compute_images_get_from_family": _image,

@@ -5,7 +5,6 @@ not run, and INCOMPLETE when one is gone.
 """
 
 import re
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpuctl.emulator import operations as ends
@@ -21,7 +20,7 @@ from tpuctl.emulator.compute.resources import (
     rfc3339,
 )
 from tpuctl.emulator.compute.slices import find, forget, read_policy, read_template, register
-from tpuctl.emulator.compute.validate import check_name, invalid, last_part
+from tpuctl.emulator.compute.validate import check_name, invalid, last_part, read_machine
 from tpuctl.emulator.errors import ServiceError, compute_error
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import UPDATE_S, do_nothing
@@ -32,6 +31,10 @@ from tpuctl.emulator.world import World
 _ACTIVATION_S = 15.0
 _NUMBERED = re.compile(r"(#+)\[(\d+)\]$")
 _LONGEST_BASE = 58
+_ACTIONS = {
+    **dict.fromkeys(("PENDING", "PROVISIONING", "STAGING"), "CREATING"),
+    "STOPPING": "DELETING",
+}
 
 
 def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
@@ -52,7 +55,7 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
         raise invalid("resource.resourcePolicies.workloadPolicy", policy.path, "Wrong region.")
     if topology and not is_bulk:
         raise compute_error("not_bulk")
-    instances.find_machine_in(world, call.zone, machine)
+    read_machine(world, world.scenario.zones[call.zone], machine.name)
     instances.refuse_use(world, key, machine, document)
     if ("instanceGroupManagers", key) in world.compute.resources:
         raise compute_error("already_exists", resource=path_of("instanceGroupManagers", key))
@@ -103,62 +106,47 @@ def _set_size(world: World, group: Group, size: int) -> None:
         else:
             name = f"{base}-{world.digest(f'{group.id} {index} {world.number()}')[:4]}"
         group.names = (*group.names, name)
-    for name in group.names[size:]:
-        if instance := group.instance(world.compute, name):
-            _stop(world, instance)
-    group.names = group.names[:size]
-    world.compute.changed.add(group.key)
+    _keep(world, group, group.names[:size])
 
 
-def _stop(world: World, instance: Instance) -> None:
-    if instance.state != "STOPPING":
-        instances.begin_stop(world, instance)
-    world.after(world.scenario.delete_s, instances.remove, instance)
+def _keep(world: World, group: Group, names: tuple[str, ...]) -> None:
+    group.names = names
+    group.made &= set(names)
+    for instance in group.instances(world.compute):
+        if instance.key.name not in names and instance.state != "STOPPING":
+            instances.begin_stop(world, instance)
+            world.after(world.scenario.delete_s, instances.remove, instance)
+    world.compute.changed = True
 
 
 def resize(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
     """Start to change the size of a group: of a slice, to all of its hosts or to none."""
-    group = _find(world, call)
-    size = _read_size(call.body.get("size"))
-    return _change(
-        world,
-        group,
-        "resize",
-        failure or _wrong_size(group, size),
-        lambda: _set_size(world, group, size),
-    )
-
-
-def _change(
-    world: World, group: Group, verb: str, failure: Failure | None, change: Callable[[], None]
-) -> ComputeOperation:
+    group, size = find_group(world, call), _read_size(call.body.get("size"))
     return operations.start(
-        world, f"compute.instanceGroupManagers.{verb}", group, failure, takes_s=UPDATE_S,
-        then=lambda *_: change(), undo=do_nothing,
+        world, "compute.instanceGroupManagers.resize", group, failure or _wrong_size(group, size),
+        takes_s=UPDATE_S, then=lambda *_: _set_size(world, group, size), undo=do_nothing,
     )  # fmt: skip
 
 
 def delete_instances(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
     """Start to delete instances of a group, which gets smaller by them."""
-    group = _find(world, call)
+    group = find_group(world, call)
     chosen = {last_part(url) for url in call.body.get("resource", {}).get("instances", [])}
     if unknown := sorted(chosen - set(group.names)):
         raise invalid("instances", unknown[0], "Not an instance of the group.")
     kept = tuple(name for name in group.names if name not in chosen)
-
-    def change() -> None:
-        gone, group.names = group.names, kept + tuple(chosen)
-        _set_size(world, group, len(kept))
-        world.changes += len(gone) > len(kept)
-
-    return _change(
-        world, group, "deleteInstances", failure or _wrong_size(group, len(kept)), change
-    )
+    return operations.start(
+        world, "compute.instanceGroupManagers.deleteInstances", group,
+        failure or _wrong_size(group, len(kept)),
+        takes_s=UPDATE_S, then=lambda *_: _keep(world, group, kept), undo=do_nothing,
+    )  # fmt: skip
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
     """Start to delete a group, and with it its instances."""
-    group = _find(world, call)
+    group, verb = find_group(world, call), "compute.instanceGroupManagers.delete"
+    if group.operation and not group.operation.ended and group.operation.verb == verb:
+        raise compute_error("busy", resource=group.path)
     ends.abort(world, group, compute_error("cancelled", resource=group.path))
 
     def finish(world: World, group: Group) -> None:
@@ -167,9 +155,9 @@ def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
         forget(world, group)
 
     if not failure:
-        _set_size(world, group, 0)
+        _keep(world, group, ())
     return operations.start(
-        world, "compute.instanceGroupManagers.delete", group, failure,
+        world, verb, group, failure,
         takes_s=world.scenario.delete_s, then=finish, undo=do_nothing,
     )  # fmt: skip
 
@@ -179,29 +167,22 @@ def refuse_resize_request(world: World, call: Call, _: Failure | None) -> Comput
     raise compute_error("resize_request")
 
 
-def _find(world: World, call: Call) -> Group:
+def find_group(world: World, call: Call) -> Group:
+    """Return the group that a call is about; raises ComputeError."""
     found = find(world, call)
     assert isinstance(found, Group)
     return found
 
 
-def settle(world: World, freed: Sequence[str]) -> None:
-    """Review groups whose instances changed, and give free chips to those that wait for them."""
-    regions = {region_of(zone) for zone in freed}
-    groups = [item for item in world.compute.resources.values() if isinstance(item, Group)]
-    for group in groups:
-        is_waiting = group.error is not None and region_of(group.key.zone) in regions
-        if group.key in world.compute.changed or is_waiting:
-            world.compute.changed.discard(group.key)
+def settle(world: World) -> None:
+    """Review all groups, and give free chips to the instances that wait for them."""
+    world.compute.changed = False
+    for group in list(world.compute.resources.values()):
+        if isinstance(group, Group):
             _fill(world, group)
             _review(world, group)
-    world.compute.changed.clear()
     for instance in list(world.compute.instances.values()):
-        if (
-            instance.state == "PENDING"
-            and not instance.group
-            and region_of(instance.key.zone) in regions
-        ):
+        if instance.state == "PENDING" and not instance.group:
             instances.grant_if_free(world, [instance])
 
 
@@ -214,7 +195,6 @@ def _fill(world: World, group: Group) -> None:
             continue
         if instance and instance.state == "TERMINATED":
             instances.remove(world, instance)
-            world.compute.changed.discard(group.key)
             instance = None
         if instance is None or instance.state == "PENDING":
             missing.append(instance or _make(world, group, name, index))
@@ -225,7 +205,7 @@ def _fill(world: World, group: Group) -> None:
     for instance in missing:
         if instance.holds_chips:
             group.made.add(instance.key.name)
-        elif group.model == "flex":
+        elif group.model == "flex" and instance.key not in world.compute.instances:
             instance.state = "PENDING"
             world.compute.instances[instance.key] = instance
 
@@ -245,7 +225,7 @@ def _review(world: World, group: Group) -> None:
             group.state = "REACTIVATING" if group.was_active else "ACTIVATING"
             world.after(_ACTIVATION_S, _activate, group)
     elif group.was_active:
-        whole = len(list(group.instances(world.compute))) == len(group.names)
+        whole = len(group.instances(world.compute)) == len(group.names)
         group.state = "ACTIVE_DEGRADED" if whole else "INCOMPLETE"
     else:
         group.state = "ACTIVATING"
@@ -258,7 +238,7 @@ def _activate(world: World, group: Group) -> None:
 
 def group_document(world: World, group: Group) -> Document:
     """Write a group with its status."""
-    rows = [_managed(world, group, name) for name in group.names]
+    rows = list_managed(world, group)
     states = [row.get("instanceStatus", "nonExistent").lower() for row in rows]
     states = ["nonExistent" if state == "nonexistent" else state for state in states]
     actions = [row["currentAction"] for row in rows]
@@ -288,18 +268,12 @@ def _managed(world: World, group: Group, name: str) -> Document:
     """Write one instance of a group, which need not exist."""
     instance = group.instance(world.compute, name)
     key = Key(group.key.project, group.key.zone, name)
-    row: Document = {
-        "name": name,
-        "instance": ROOT + path_of("instances", key),
-        "version": {"instanceTemplate": ROOT + group.template.path},
-        "currentAction": "NONE" if name in group.made else "CREATING",
-    }
+    row: Document = {"name": name, "instance": ROOT + path_of("instances", key)}
+    row["version"] = {"instanceTemplate": ROOT + group.template.path}
+    row["currentAction"] = "NONE" if name in group.made else "CREATING"
     if instance:
         row |= {"id": str(instance.id), "instanceStatus": instance.state}
-        is_made = instance.state in ("RUNNING", "TERMINATED", "REPAIRING")
-        row["currentAction"] = "NONE" if is_made else "CREATING"
-        if instance.state == "STOPPING":
-            row["currentAction"] = "DELETING"
+        row["currentAction"] = _ACTIONS.get(instance.state, "NONE")
         if instance.expires:
             row["scheduling"] = {"terminationTimestamp": rfc3339(instance.expires)}
     if group.error and name not in group.made:
@@ -307,23 +281,19 @@ def _managed(world: World, group: Group, name: str) -> Document:
     return row
 
 
-def list_managed(world: World, call: Call) -> Document:
-    """List the instances of a group, also those that it has not made yet."""
-    group = _find(world, call)
-    return {"managedInstances": [_managed(world, group, name) for name in group.names]}
+def list_managed(world: World, group: Group) -> list[Document]:
+    """List the instances of a group, also those that it has not made yet or is deleting."""
+    names = [*group.names, *(item.key.name for item in group.instances(world.compute))]
+    return [_managed(world, group, name) for name in dict.fromkeys(names)]
 
 
-def list_errors(world: World, call: Call) -> Document:
+def list_errors(world: World, group: Group) -> list[Document]:
     """List why a group could not make its instances."""
-    group = _find(world, call)
-    found: list[Document] = []
-    if group.error is None:
-        return {"items": found}
-    for name in group.names:
-        instance = ROOT + path_of("instances", Key(group.key.project, group.key.zone, name))
-        details = {"action": "CREATING", "instance": instance}
-        shown = {"code": group.error.document["code"], "message": group.error.document["message"]}
-        found.append(
-            {"error": shown, "instanceActionDetails": details, "timestamp": rfc3339(world.now)}
-        )
-    return {"items": found}
+    found = []
+    for row in list_managed(world, group):
+        for error in row.get("lastAttempt", {}).get("errors", {}).get("errors", []):
+            details = {"action": "CREATING", "instance": row["instance"]}
+            shown = {"code": error["code"], "message": error["message"]}
+            moment = {"timestamp": rfc3339(world.now)}
+            found.append({"error": shown, "instanceActionDetails": details, **moment})
+    return found

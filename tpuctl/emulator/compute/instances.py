@@ -8,7 +8,6 @@ RUNNING -> REPAIRING -> RUNNING                    a host error, with automatic 
 import base64
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 
 from tpuctl.emulator import operations as ends
 from tpuctl.emulator.compute import operations
@@ -27,14 +26,13 @@ from tpuctl.emulator.compute.validate import (
     read_wait,
     seconds,
 )
-from tpuctl.emulator.errors import ServiceError, compute_error
+from tpuctl.emulator.errors import ServiceError, compute_error, project_number
 from tpuctl.emulator.faults import NodeEvent, is_about
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import (
     STOCKOUT_S,
     STOP_S,
     UPDATE_S,
-    attribute_items,
     do_nothing,
     make_addresses,
     worker_busy,
@@ -46,8 +44,10 @@ from tpuctl.hardware.types import all_types
 
 # The part of the time to RUNNING that an instance is PROVISIONING, before STAGING.
 _PROVISIONING = 0.25
+_ON_THE_WAY = ("PROVISIONING", "STAGING", "REPAIRING")
 _MAINTENANCE_NOTICE_S = 60.0
 _REPAIR_S = 120.0
+_EXPIRED = "deferredDelete", "deferredStop"
 
 
 def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
@@ -65,23 +65,18 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
     instance = make(world, key, machine, document, model)
     world.compute.instances[key] = instance
     operation = operations.begin(world, "insert", instance)
-    operation.undo = partial(remove, world, instance)
-    error = None if failure else refuse_capacity(world, [instance])
-    if failure:
-        world.after(failure.after_s, ends.end, operation, instance, remove, failure.error)
-    elif error is None:
-        grant(world, instance)
-    elif wait_s:
-        instance.state, instance.lapses = "PENDING", world.now + timedelta(seconds=wait_s)
+    failure = failure or _try(world, instance)
+    if failure and wait_s and failure.after_s == STOCKOUT_S:
+        instance.state = "PENDING"
         world.after(wait_s, _lapse, instance, operation)
-    else:
-        world.after(STOCKOUT_S, ends.end, operation, instance, remove, error)
+    elif failure:
+        world.after(failure.after_s, ends.end, operation, instance, remove, failure.error)
     return operation
 
 
-def find_machine_in(world: World, zone: str, machine: MachineType) -> None:
-    """Raise ComputeError for a machine type that a zone does not have."""
-    read_machine(world, world.scenario.zones[zone], machine.name)
+def _try(world: World, instance: Instance) -> Failure | None:
+    error = grant_if_free(world, [instance])
+    return Failure(STOCKOUT_S, error) if error else None
 
 
 def refuse_use(world: World, key: Key, machine: MachineType, document: Document) -> None:
@@ -126,33 +121,31 @@ def make(
 
 def grant_if_free(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
     """Give instances their chips if there are enough for all; return why not."""
+    known = world.compute.instances
+    for instance in wanted:
+        if known.get(instance.key, instance) is not instance:
+            return compute_error("already_exists", resource=instance.path)
     if error := refuse_capacity(world, wanted):
         return error
     for instance in wanted:
         world.compute.instances[instance.key] = instance
         if instance.operation is None:
-            agent = operations.agent(instance.key.project)
+            agent = f"{project_number(instance.key.project)}@cloudservices.gserviceaccount.com"
             operations.begin(world, "insert", instance, user=agent)
-        grant(world, instance)
+        _grant(world, instance)
     return None
 
 
-def grant(world: World, instance: Instance) -> None:
+def _grant(world: World, instance: Instance) -> None:
     """Give an instance its chips: from now on it is being made, and its events are planned."""
-    takes_s = world.scenario.provision_s
+    takes_s, (_, zone, name) = world.scenario.provision_s, instance.key
     world.allocate_chips(instance)
-    instance.state, instance.lapses = "PROVISIONING", None
+    instance.state = "PROVISIONING"
     world.after(takes_s * _PROVISIONING, _stage, instance)
     world.after(takes_s, run, instance, instance.operation)
-    about = partial(is_about, zone=instance.key.zone, name=instance.key.name)
-    for event in world.node_events.due(lambda plan: plan.on == "instance" and about(plan)):
+    plans = world.node_events
+    for event in plans.due(lambda plan: plan.on == "instance" and is_about(plan, zone, name)):
         world.after(event.at_s, apply_event, instance, event)
-
-
-def notify(world: World, instance: Instance) -> None:
-    """Have the group of an instance reviewed."""
-    if instance.group:
-        world.compute.changed.add(instance.group.key)
 
 
 def is_alive(world: World, instance: Instance) -> bool:
@@ -167,11 +160,7 @@ def _stage(world: World, instance: Instance) -> None:
 
 def run(world: World, instance: Instance, operation: ComputeOperation | None) -> None:
     """Make an instance RUNNING, with addresses; the operation that started it is done."""
-    if not is_alive(world, instance) or instance.state not in (
-        "PROVISIONING",
-        "STAGING",
-        "REPAIRING",
-    ):
+    if not is_alive(world, instance) or instance.state not in _ON_THE_WAY:
         return
     if not instance.addresses:
         networks = instance.document.get("networkInterfaces") or [{}]
@@ -180,19 +169,13 @@ def run(world: World, instance: Instance, operation: ComputeOperation | None) ->
     instance.state, instance.started = "RUNNING", world.now
     instance.status_message, instance.was_preempted = "", False
     instance.billed_from = instance.billed_from or world.now
-    write_log(world, instance, "Startup finished.")
     _set_end(world, instance)
     for event in instance.pending_events:
         world.after(0, apply_event, instance, event)
     instance.pending_events.clear()
-    notify(world, instance)
+    world.compute.changed = True
     if operation:
         ends.end(world, operation, instance, do_nothing, None)
-
-
-def write_log(world: World, instance: Instance, text: str) -> None:
-    """Add a line to the output of the serial port."""
-    instance.log += f"[{world.now:%H:%M:%S}] {instance.key.name} {text}\r\n"
 
 
 def _set_end(world: World, instance: Instance) -> None:
@@ -210,7 +193,7 @@ def _set_end(world: World, instance: Instance) -> None:
 
 def _expire(world: World, instance: Instance, planned: datetime) -> None:
     if is_alive(world, instance) and instance.expires == planned and instance.state == "RUNNING":
-        end_by_system(world, instance, "deferredDelete", "deferredStop")
+        end_by_system(world, instance, *_EXPIRED)
 
 
 def end_by_system(world: World, instance: Instance, deletes: str, stops: str) -> None:
@@ -235,7 +218,7 @@ def make_stopped(world: World, instance: Instance) -> None:
     if is_alive(world, instance) and instance.state == "STOPPING":
         instance.state, instance.stopped, instance.expires = "TERMINATED", world.now, None
         world.release_chips(instance)
-        notify(world, instance)
+        world.compute.changed = True
 
 
 def remove(world: World, instance: Instance) -> None:
@@ -243,7 +226,7 @@ def remove(world: World, instance: Instance) -> None:
     if is_alive(world, instance):
         del world.compute.instances[instance.key]
         world.release_chips(instance)
-        notify(world, instance)
+        world.compute.changed = True
 
 
 def _lapse(world: World, instance: Instance, operation: ComputeOperation) -> None:
@@ -254,24 +237,22 @@ def _lapse(world: World, instance: Instance, operation: ComputeOperation) -> Non
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start to delete an instance."""
-    instance = find(world, call)
+    """Start to delete an instance, which can take long while it is PENDING."""
+    instance, plan = find(world, call), world.scenario
     if instance.state == "STOPPING" and instance.operation and not instance.operation.ended:
         raise compute_error("busy", resource=instance.path)
-    waited = instance.state == "PENDING"
-    plan = world.scenario
+    slow = plan.compute.pending_delete_s if instance.state == "PENDING" else None
+    takes_s = plan.delete_s if slow is None else slow
     begin_stop(world, instance)
-    takes_s = plan.compute.pending_delete_s if waited else None
     return operations.start(
-        world, "delete", instance, failure, undo=_restore, then=remove,
-        takes_s=plan.delete_s if takes_s is None else takes_s,
-    )  # fmt: skip
+        world, "delete", instance, failure, takes_s=takes_s, then=remove, undo=_restore
+    )
 
 
 def _restore(world: World, instance: Instance) -> None:
     if is_alive(world, instance) and instance.state == "STOPPING":
         instance.state = instance.previous_state
-        if instance.state in ("PROVISIONING", "STAGING"):
+        if instance.state in _ON_THE_WAY:
             world.after(world.scenario.provision_s, run, instance, None)
 
 
@@ -288,12 +269,8 @@ def start(world: World, call: Call, failure: Failure | None) -> ComputeOperation
     """Start an instance again; the operation fails if its capacity is gone."""
     instance = find(world, call, "TERMINATED")
     operation = operations.begin(world, "start", instance)
-    error = failure.error if failure else refuse_capacity(world, [instance])
-    if error:
-        after_s = failure.after_s if failure else STOCKOUT_S
-        world.after(after_s, ends.end, operation, instance, do_nothing, error)
-    else:
-        grant(world, instance)
+    if failure := failure or _try(world, instance):
+        world.after(failure.after_s, ends.end, operation, instance, do_nothing, failure.error)
     return operation
 
 
@@ -380,17 +357,9 @@ def _preempt(world: World, instance: Instance, _: NodeEvent) -> None:
     remove(world, instance)
 
 
-def _vanish(world: World, instance: Instance, _: NodeEvent) -> None:
-    remove(world, instance)
-
-
 def _maintain(world: World, instance: Instance, _: NodeEvent) -> None:
     instance.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
     world.after(_MAINTENANCE_NOTICE_S, _terminate, instance, "terminateOnHostMaintenance")
-
-
-def _host_error(world: World, instance: Instance, _: NodeEvent) -> None:
-    _terminate(world, instance, "hostError")
 
 
 def _terminate(world: World, instance: Instance, verb: str) -> None:
@@ -408,38 +377,12 @@ def _terminate(world: World, instance: Instance, verb: str) -> None:
         make_stopped(world, instance)
 
 
-def _worker_down(_world: World, instance: Instance, _: NodeEvent) -> None:
-    instance.down_workers.add(0)
-
-
-def _expire_now(world: World, instance: Instance, _: NodeEvent) -> None:
-    end_by_system(world, instance, "deferredDelete", "deferredStop")
-
-
 _EVENTS: dict[str, Callable[[World, Instance, NodeEvent], None]] = {
     "preempt": _preempt,
-    "vanish": _vanish,
+    "vanish": lambda world, instance, _: remove(world, instance),
     "maintenance": _maintain,
-    "host_error": _host_error,
-    "expire": _expire_now,
-    "worker_down": _worker_down,
+    "host_error": lambda world, instance, _: _terminate(world, instance, "hostError"),
+    "expire": lambda world, instance, _: end_by_system(world, instance, *_EXPIRED),
+    "worker_down": lambda _world, instance, _: instance.down_workers.add(0),
     "worker_busy": worker_busy,
 }
-
-
-def guest_attributes(world: World, call: Call) -> Document:
-    """Return the guest attributes of an instance; raises ComputeError where there are none."""
-    instance = find(world, call)
-    path = str(call.body.get("queryPath") or call.body.get("variableKey") or "").strip("/")
-    items = attribute_items(instance, 0, path)
-    if not items:
-        raise compute_error("not_found", resource=f"{instance.path}/guestAttributes/{path}")
-    return {"queryPath": f"{path}/" if path else "", "queryValue": {"items": items}}
-
-
-def serial_port(world: World, call: Call) -> Document:
-    """Return the output of the serial port of an instance."""
-    instance, start = find(world, call), str(call.body.get("start") or 0)
-    first = int(start) if start.isdecimal() else 0
-    text = instance.log[first:]
-    return {"contents": text, "start": str(first), "next": str(first + len(text))}

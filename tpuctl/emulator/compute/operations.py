@@ -1,7 +1,6 @@
 """Operations of Compute Engine: of users, and of the system."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from tpuctl.emulator import operations
@@ -14,7 +13,6 @@ from tpuctl.emulator.compute.resources import (
     place_of,
     rfc3339,
 )
-from tpuctl.emulator.errors import project_number
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import Key
@@ -23,7 +21,6 @@ from tpuctl.emulator.world import World
 H = TypeVar("H", bound=Instance | Resource)
 
 USER = "you@example.com"
-SYSTEM = "system"
 
 
 def begin(
@@ -35,7 +32,10 @@ def begin(
         key, verb, target.path, world.now, lambda: None,
         id=new_id(world), target_id=target.id, user=user,
     )  # fmt: skip
-    world.compute.operations[key] = target.operation = operation
+    world.compute.operations[key] = operation
+    # A change of labels, say, does not hide that the target is still being made.
+    if target.operation is None or target.operation.ended:
+        target.operation = operation
     world.changes += 1
     return operation
 
@@ -52,7 +52,6 @@ def start(
 ) -> ComputeOperation:
     """Start an operation that ends by itself."""
     operation = begin(world, verb, target)
-    operation.undo = partial(undo, world, target)
     operations.schedule_end(
         world, operation, target, failure, takes_s=takes_s, then=then, undo=undo
     )
@@ -61,19 +60,12 @@ def start(
 
 def record(world: World, verb: str, target: Instance) -> None:
     """Record what the system has done to an instance."""
-    running = target.operation
-    operation = begin(world, verb, target, user=SYSTEM)
-    operation.ended, target.operation = world.now, running
+    begin(world, verb, target, user="system").ended = world.now
 
 
 def new_id(world: World) -> int:
     """Make up the number of a resource."""
     return int(world.digest(f"id {world.number()}")[:15], 16)
-
-
-def agent(project: str) -> str:
-    """The service account for which managed groups act."""
-    return f"{project_number(project)}@cloudservices.gserviceaccount.com"
 
 
 def document(operation: ComputeOperation) -> Document:

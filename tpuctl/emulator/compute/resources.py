@@ -83,7 +83,6 @@ class ComputeOperation(Operation):
     id: int = 0
     target_id: int = 0
     user: str = ""
-    progress: int = 0
 
     @property
     def done(self) -> bool:
@@ -95,21 +94,19 @@ class ComputeOperation(Operation):
 class Instance(Host):
     """A virtual machine; `index` is its place in the slice of its `group`.
 
-    `expires` is when the server ends it, `lapses` when it stops to wait for capacity.
+    `expires` is when the server ends it.
     """
 
     machine: MachineType
     group: "Group | None" = None
     index: int = 0
     expires: datetime | None = None
-    lapses: datetime | None = None
     started: datetime | None = None
     stopped: datetime | None = None
     status_message: str = ""
     was_preempted: bool = False
     maintenance: str = "NONE"
     fingerprints: int = 0
-    log: str = ""
 
     # A machine that is being stopped has some time left.
     running = frozenset({"RUNNING", "STOPPING"})
@@ -208,7 +205,7 @@ class ComputeEngine:
 
     instances: dict[Key, Instance] = field(default_factory=dict)
     resources: dict[tuple[str, Key], Resource] = field(default_factory=dict)
-    changed: set[Key] = field(default_factory=set)
+    changed: bool = False
     operations: dict[Key, ComputeOperation] = field(default_factory=dict)
     requests: dict[tuple[str, str], tuple[tuple[str, ...], ComputeOperation]] = field(
         default_factory=dict

@@ -39,10 +39,12 @@ _STARTS: dict[str, Callable[[World, Call, Failure | None], ComputeOperation]] = 
     },
 }
 _READS: dict[str, Callable[[World, Call], Document]] = {
-    "compute_instances_get_guest_attributes": instances.guest_attributes,
-    "compute_instances_get_serial_port_output": instances.serial_port,
-    "compute_instance_group_managers_list_managed_instances": groups.list_managed,
-    "compute_instance_group_managers_list_errors": groups.list_errors,
+    "compute_instance_group_managers_list_managed_instances": lambda world, call: {
+        "managedInstances": groups.list_managed(world, groups.find_group(world, call))
+    },
+    "compute_instance_group_managers_list_errors": lambda world, call: {
+        "items": groups.list_errors(world, groups.find_group(world, call))
+    },
     **catalog.READS,
 }
 
