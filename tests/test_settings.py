@@ -69,6 +69,7 @@ def test_a_change_is_seen_even_with_the_same_size_and_time(tmp_path: Path) -> No
 
 HARMFUL = (
     "project",
+    "provider",
     "cache_dir",
     "state_dir",
     "tpu_endpoint",

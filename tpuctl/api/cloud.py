@@ -98,9 +98,9 @@ def create(
     from tpuctl.cloud.plan import CreateOptions
     from tpuctl.providers.planes import choose_plane
     from tpuctl.providers.port import HostedPlan
-    from tpuctl.providers.registry import AUTO, is_plane, open_to_create
+    from tpuctl.providers.registry import AUTO, chosen_plane, is_plane, open_to_create
 
-    why: str | None = None
+    why, provider = None, provider or chosen_plane()
     if provider in (None, AUTO):
         zones = resolve_zones(zone)
         provider, why = choose_plane(accelerator_type, zones, options, project=project)

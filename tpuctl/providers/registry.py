@@ -11,6 +11,7 @@ from tpuctl.cloud.lookup import Resource, attempt_all, find
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.providers.port import Provider
+from tpuctl.settings import load_settings
 
 AUTO = "auto"
 """The name that means: the control plane that has the type, the zone and the quota."""
@@ -73,7 +74,8 @@ def owner_of(
         return owner
     chosen = str(provider)
     if provider in (None, AUTO):
-        chosen = plane_in_journal(tpu, project) or _plane_of(tpu, zone, project, on_warning)
+        known = plane_in_journal(tpu, project) or chosen_plane()
+        chosen = known or _plane_of(tpu, zone, project)
     return open_provider(chosen, project=project, on_warning=on_warning)
 
 
@@ -134,7 +136,16 @@ def plane_in_journal(tpu: str, project: str | None) -> str | None:
     return planes.pop() if len(planes) == 1 else None
 
 
-def _plane_of(tpu: str, zone: str | None, project: str | None, on_warning: OnWarning) -> str:
+def chosen_plane() -> str | None:
+    """Return the control plane that the settings choose; None leaves it to `auto`."""
+    chosen = load_settings()["provider"]
+    if chosen not in (None, AUTO, *PLANES):
+        known = ", ".join((AUTO, *PLANES))
+        raise UsageError(f"Unknown control plane {chosen!r}.", hint=f"TPUCTL_PROVIDER: {known}.")
+    return None if chosen == AUTO else chosen
+
+
+def _plane_of(tpu: str, zone: str | None, project: str | None) -> str:
     """Ask the control planes for a TPU; the first one where none has it."""
     planes = set_planes()
     if len(planes) == 1:
@@ -149,7 +160,7 @@ def _plane_of(tpu: str, zone: str | None, project: str | None, on_warning: OnWar
     if len(having) > 1:
         raise UsageError(
             f"Both the Cloud TPU API and Compute Engine have a TPU {tpu}.",
-            hint=f"Delete one of them: tpuctl delete {tpu} --provider {CLOUD_TPU} (or {GCE})",
+            hint=f"Say which one you mean: export TPUCTL_PROVIDER={GCE} (or {CLOUD_TPU})",
         )
     if having:
         return having[0]
