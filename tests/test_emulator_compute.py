@@ -1,5 +1,8 @@
 """Instances of Compute Engine: what the service does and refuses, over HTTP."""
 
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +12,8 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.compute_world import ENDS, FLEX, HYPERDISK, SPOT, TYPE, ZONE, ComputeWorld, error_of
 from tests.emulator_world import START
+from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.faults import COMPUTE_ERRORS, UNFINISHED
 from tpuctl.emulator.store import Store
 
 INSTANCE = f"projects/p/zones/{ZONE}/instances/t1"
@@ -119,9 +124,7 @@ def test_quota_is_per_region_and_family_and_is_looked_at_after_capacity(practice
     assert world.failure(world.create("t4", "ct6e-standard-8t"), 20)[1] == STOCKOUT
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
+REFUSED: list[tuple[dict[str, Any], str]] = [
         ({"machine": "ct5lp-hightpu-1t"}, "not allowed to use the machine type [ct5lp-"),
         ({"machine": "n2-standard-8"}, "The referenced resource does not exist."),
         ({"name": "T1"}, "Must be a match of regex"),
@@ -137,12 +140,14 @@ def test_quota_is_per_region_and_family_and_is_looked_at_after_capacity(practice
           "key": "compute.googleapis.com/reservation-name", "values": ["mine"]}}, "Reservation"),
         ({"disks": [{"initializeParams": {"sourceImage": "projects/ubuntu-os-accelerator-images/"
           "global/images/family/ubuntu-tpu"}}]}, "family/ubuntu-tpu' was not found"),
-    ],
-)  # fmt: skip
-def test_what_an_instance_may_not_be(practice: Any, fields: dict[str, Any], text: str) -> None:
+]  # fmt: skip
+
+
+def test_what_an_instance_may_not_be(practice: Any) -> None:
     world = ComputeWorld(practice, of_zone={"machine_types": [TYPE, "ct5lp-hightpu-1t"]})
-    assert text in world.refused(**fields)[2]
-    assert world.status() == "gone"
+    for fields, text in REFUSED:
+        assert text in world.refused(**fields)[2]
+        assert world.status() == "gone"
     world.create()
 
 
@@ -332,20 +337,36 @@ def test_planned_failures_of_an_operation(practice: Any, fault: Any, code: str) 
     assert world.operation(world.create())["status"] == "RUNNING"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "reason"),
-    [
-        ("quota", 403, "quotaExceeded"), ("allowlist", 403, "forbidden"),
-        ("rate_limit", 403, "rateLimitExceeded"), ("unavailable", 503, "backendError"),
-        ("internal", 500, "internalError"), ("permission", 403, "forbidden"),
-        ("api_disabled", 403, "accessNotConfigured"), ("deadline", 504, "backendError"),
-        ("subnet", 400, "invalid"),
-    ],
-)  # fmt: skip
-def test_planned_refusals(practice: Any, error: str, status: int, reason: str) -> None:
-    world = ComputeWorld(practice, {"on": "compute_instances_insert", "error": error})
-    assert world.refused()[:2] == (status, reason)
-    world.create()
+REFUSALS = [
+    ("quota", 403, "quotaExceeded"), ("allowlist", 403, "forbidden"),
+    ("rate_limit", 403, "rateLimitExceeded"), ("unavailable", 503, "backendError"),
+    ("internal", 500, "internalError"), ("permission", 403, "forbidden"),
+    ("api_disabled", 403, "accessNotConfigured"), ("deadline", 504, "backendError"),
+    ("subnet", 400, "invalid"),
+]  # fmt: skip
+
+
+def test_planned_refusals(practice: Any) -> None:
+    faults = [
+        {"on": "compute_instances_insert", "name": error.replace("_", "-"), "error": error}
+        for error, _, _ in REFUSALS
+    ]
+    world = ComputeWorld(practice, *faults)
+    for error, status, reason in REFUSALS:
+        name = error.replace("_", "-")
+        assert world.refused(name)[:2] == (status, reason)
+        world.create(name)
+
+
+def test_every_error_of_the_table_can_be_planned(practice: Any) -> None:
+    errors = [error for error in COMPUTE_ERRORS if error != UNFINISHED]
+    read = "compute_instances_get"
+    plans = [{"on": read, "nth": nth + 1, "error": error} for nth, error in enumerate(errors)]
+    world = ComputeWorld(practice, *plans)
+    for error in errors:
+        status, _, text = error_of(world.ask("GET", "instances/t1"))
+        assert status == load_data("compute_errors")["errors"][error]["status"]
+        assert "{" not in text
 
 
 def test_an_unfinished_operation_and_a_failed_deletion(practice: Any) -> None:
@@ -422,22 +443,21 @@ def test_a_single_host_has_the_keys_of_a_slice_only_if_the_scenario_says_so(
     assert world.metadata("t1", "attributes/agent-worker-number")[0] == (200 if known else 404)
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", "abc"), ("labels.k=1", "ab"), ("labels.k=1 name=a", "a"), 
-        ("(name=a) OR (name=c)", "ac"),
-        ("NOT name=a", "bc"), ("name eq '[ab]'", "ab"), ("labels.k=*", "ab"), ("labels.k:*", "ab"),
-        ("name!=a", "bc"), ("(labels.k=1 AND (name=b OR name=c))", "b"), ('labels.k="1"', "ab"),
-        ("labels.a.b=2", "c"), ("scheduling.preemptible=false", "abc"), ("status=RUNNING", ""),
-    ],
-)  # fmt: skip
-def test_filters(practice: Any, text: str, names: str) -> None:
+FILTERS = [
+    ("", "abc"), ("labels.k=1", "ab"), ("labels.k=1 name=a", "a"), ("(name=a) OR (name=c)", "ac"),
+    ("NOT name=a", "bc"), ("name eq '[ab]'", "ab"), ("labels.k=*", "ab"), ("labels.k:*", "ab"),
+    ("name!=a", "bc"), ("(labels.k=1 AND (name=b OR name=c))", "b"), ('labels.k="1"', "ab"),
+    ("labels.a.b=2", "c"), ("scheduling.preemptible=false", "abc"), ("status=RUNNING", ""),
+]  # fmt: skip
+
+
+def test_filters(practice: Any) -> None:
     world = ComputeWorld(practice)
     for name, labels in (("a", {"k": "1"}), ("b", {"k": "1"}), ("c", {"a.b": "2"})):
         world.create(name, labels=labels)
-    found = world.ok("GET", "instances", **({"filter": text} if text else {})).get("items", [])
-    assert "".join(item["name"] for item in found) == names
+    for text, names in FILTERS:
+        found = world.ok("GET", "instances", **({"filter": text} if text else {})).get("items", [])
+        assert "".join(item["name"] for item in found) == names, text
     for wrong in ("name=", "(name=a", "name", "=a", "name=a)", "name == a b"):
         assert error_of(world.ask("GET", "instances", filter=wrong))[1] == "invalid", wrong
 
@@ -445,7 +465,7 @@ def test_filters(practice: Any, text: str, names: str) -> None:
 def test_one_request_lists_all_zones_in_pages_and_names_those_that_do_not_answer(
     practice: Any,
 ) -> None:
-    zones = {"us-east5-b": {}, "europe-west4-a": {}, "us-east5-a": {}}
+    zones: dict[str, Any] = {"us-east5-b": {}, "europe-west4-a": {}, "us-east5-a": {}}
     fault = {
         "on": "compute_instances_aggregated_list",
         "zone": "europe-*",
@@ -482,23 +502,20 @@ def test_machine_types_have_their_chips_and_a_second_name(practice: Any) -> None
     world.create(machine=f"{TYPE}-tpu")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_what_is_only_listed(practice: Any) -> None:
+    world = ComputeWorld(practice)
+    image = "ubuntu-accel-2404-amd64-tpu-tpu7x"
+    for path in (
         "", f"/zones/{ZONE}", "/zones", "/regions/us-east5", "/regions", "/global/networks/default",
         "/regions/us-east5/subnetworks/default", "/aggregated/reservations",
         "/aggregated/resourcePolicies", "/aggregated/instanceGroupManagers",
-        "/aggregated/instanceTemplates", "/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x",
-        f"/zones/{ZONE}/imageFamilyViews/ubuntu-accel-2404-amd64-tpu-tpu7x",
-        "/global/operations", "/regions/us-east5/operations",
-        f"/zones/{ZONE}/instanceGroupManagers",
-    ],
-)  # fmt: skip
-def test_what_is_only_listed(practice: Any, path: str) -> None:
-    world = ComputeWorld(practice)
-    status, answer, _ = world.world.http("GET", f"/compute/v1/projects/p{path}")
-    assert status == 200
-    assert answer.get("image", answer)["kind"].startswith("compute#")
+        "/aggregated/instanceTemplates", f"/global/images/family/{image}",
+        f"/zones/{ZONE}/imageFamilyViews/{image}", "/global/operations",
+        "/regions/us-east5/operations", f"/zones/{ZONE}/instanceGroupManagers",
+    ):  # fmt: skip
+        status, answer, _ = world.world.http("GET", f"/compute/v1/projects/p{path}")
+        assert status == 200, path
+        assert answer.get("image", answer)["kind"].startswith("compute#")
 
 
 def test_unknown_places_and_methods_are_refused_in_the_form_of_compute_engine(
@@ -576,7 +593,7 @@ def test_the_bill_has_each_use_of_chips_at_the_price_of_its_model(practice: Any)
 
 def test_it_resumes_with_its_instances_and_slices(practice: Any, tmp_path: Any) -> None:
     world = ComputeWorld(lambda plan: practice(plan, folder=tmp_path))
-    refused = {"metadata": {"items": [{"key": "a", "value": "1"}]}, "machine": "n2"}
+    refused: dict[str, Any] = {"metadata": {"items": [{"key": "a", "value": "1"}]}, "machine": "n2"}
     assert world.refused(**refused)[0] == 400
     world.create(scheduling=FLEX)
     world.slice()
@@ -588,3 +605,72 @@ def test_it_resumes_with_its_instances_and_slices(practice: Any, tmp_path: Any) 
     world = ComputeWorld(lambda plan: practice(plan, folder=tmp_path))
     world.clock.sleep(300)
     assert (world.ok("GET", "/aggregated/instances"), world.group()) == before
+
+
+def test_an_instance_runs_commands_over_ssh_until_it_is_gone(practice: Any, tmp_path: Any) -> None:
+    asyncssh = pytest.importorskip("asyncssh")
+    world = ComputeWorld(lambda plan: practice(plan, machines=tmp_path))
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    public = key.export_public_key().decode().strip()
+    world.create(metadata={"items": [{"key": "ssh-keys", "value": f"ana:{public}"}]})
+    world.clock.sleep(120)
+    shown = world.ok("GET", "instances/t1")
+    address = shown["networkInterfaces"][0]["networkIP"]
+    items = {item["key"]: item["value"] for item in shown["metadata"]["items"]}
+
+    async def run(command: str) -> Any:
+        options = {"username": "ana", "client_keys": [key], "known_hosts": None, "config": None}
+        port = int(items["tpuctl-emulator-ssh-port"])
+        async with asyncssh.connect(address, port, **options) as connection:
+            return await connection.run(command)
+
+    result = asyncio.run(run("echo $TPUCTL_METADATA_URL; ls $TPUCTL_EMULATED_DEVICES/vfio"))
+    assert result.stdout.splitlines()[0].endswith(f"/vm/p/{ZONE}/t1/vm")
+    assert result.stdout.split()[1:] == ["0", "1", "2", "3"]
+    assert "TPU_WORKER_ID" not in asyncio.run(run("env")).stdout
+    world.ok("DELETE", "instances/t1")
+    world.clock.sleep(31)
+    assert world.status() == "gone"
+    with pytest.raises(OSError, match="onnect"):
+        asyncio.run(run("true"))
+
+
+def test_bodies_of_any_form_are_answered_and_can_be_resumed(practice: Any, tmp_path: Any) -> None:
+    world = ComputeWorld(lambda plan: practice(plan, folder=tmp_path))
+    disk = {"boot": True, "initializeParams": {"diskSizeGb": "200", "sourceImage": "x/y"}}
+    fields: dict[str, Any] = {
+        **world.body("t1"), "disks": [disk], "labels": {"a": "b"}, "tags": {"items": ["web"]},
+        "networkInterfaces": [{"network": "global/networks/default", "accessConfigs": [{}]}],
+        "metadata": {"items": [{"key": "a", "value": "b"}]},
+        "serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}],
+        "scheduling": {**FLEX, "terminationTime": None}, "resourcePolicies": [],
+        "params": {"requestValidForDuration": {"seconds": "600"}},
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION", "values": []},
+    }  # fmt: skip
+
+    def variants(value: Any) -> Iterator[Any]:
+        yield from (None, 7, "x", [7], [{}], {"x": 1})
+        lists = enumerate(value if isinstance(value, list) else ())
+        for key, item in value.items() if isinstance(value, dict) else lists:
+            for changed in variants(item):
+                whole = dict(value) if isinstance(value, dict) else list(value)
+                whole[key] = changed
+                yield whole
+
+    answers = Counter[int]()
+    templates = "/global/instanceTemplates"
+    for number, body in enumerate(variants(fields)):
+        own = {**body, "name": f"t{number}"} if isinstance(body, dict) else body
+        of_template = {**body, "machineType": TYPE} if isinstance(body, dict) else body
+        answers[world.ask("POST", "instances", own)[0]] += 1
+        asked = {"name": f"t{number}", "properties": of_template}
+        answers[world.ask("POST", templates, asked)[0]] += 1
+    for body in variants(world.group_body(name="t1")):
+        answers[world.ask("POST", "instanceGroupManagers", body)[0]] += 1
+    assert min(answers[200], answers[400]) > 50
+    assert set(answers) <= {200, 400, 404, 409}
+    world.clock.sleep(300)
+    assert len(world.ok("GET", "instances")["items"]) > 20
+    assert Store(tmp_path).resume().compute.resources
+    for text in ("name eq '['", "(" * 5000, "disks.x.y=1", "labels.x.y.z=1", "a==b", "'"):
+        assert world.ask("GET", "instances", filter=text)[0] in (200, 400), text

@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS, ComputeMethod
-from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.http import ByteFault
 from tpuctl.emulator.methods import METHODS, Method
 from tpuctl.emulator.strict_json import ObjectReader
@@ -19,7 +18,10 @@ ERRORS = (
 )  # fmt: skip
 EVENTS = ("preempt", "vanish", "maintenance", "worker_down", "worker_busy", "suspend")
 INSTANCE_EVENTS = (*EVENTS[:-1], "host_error", "expire")
-COMPUTE_ERRORS = (*load_data("compute_errors")["errors"], UNFINISHED)
+COMPUTE_ERRORS = (
+    *ERRORS, "stockout_details", "disguised_stockout", "allowlist", "preempted", "external_ip",
+    "subnet", "disk_type",
+)  # fmt: skip
 STORAGE_METHODS = {
     "storage_insert": "storage.objects.create",
     "storage_upload_chunk": "storage.objects.create",

@@ -7,8 +7,9 @@ from functools import partial
 
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS, ComputeMethod
 from tpuctl.emulator.compute.resources import GLOBAL
+from tpuctl.emulator.compute.validate import check_form
 from tpuctl.emulator.documents import CLOUD_SCOPE
-from tpuctl.emulator.errors import compute_error
+from tpuctl.emulator.errors import compute_error, load_data
 from tpuctl.emulator.http import HttpApi, Reply, Request, Route
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.resources import Key
@@ -37,18 +38,27 @@ def _answer(emulator: Emulator, method: ComputeMethod, request: Request) -> Repl
     _check_scope(emulator, method, request)
     names = request.names
     body: Document = {key: text for key, text in request.query.items() if not is_standard(key)}
-    if (sent := _read_body(request)) is not None:
-        body["resource"] = sent
+    if method.starts_operation:
+        body["resource"] = check_form(_read_body(request), _form(method))
     zone = names.get("zone") or (GLOBAL if method.scope == "global" else "")
     if method.verb == "aggregatedList":
         zone = "-"
-    name = names.get("name") or names.get("group") or ""
+    name = names.get("name") or names.get("group") or str(body.get("resource", {}).get("name", ""))
     call = Call(method.name, names["project"], zone, name, body)
     answer = emulator.answer(call)
     if method.verb == "wait":
         _wait(emulator, call)
         answer = emulator.answer(call)
     return Reply(document=answer)
+
+
+def _form(method: ComputeMethod) -> Document:
+    """Return what the body of a request consists of, as far as anyone here looks into it."""
+    forms = load_data("compute")["forms"]
+    form: Document = forms.get(method.verb) or forms.get(method.collection, {})
+    if "Templates" in method.collection:
+        return {"name": "", "properties": forms["instances"]}
+    return form
 
 
 def _wait(emulator: Emulator, call: Call) -> None:
@@ -74,12 +84,9 @@ def _check_scope(emulator: Emulator, method: ComputeMethod, request: Request) ->
         raise compute_error("scope")
 
 
-def _read_body(request: Request) -> Document | None:
-    data = request.body.read(_LARGEST_BODY)
-    if not data:
-        return None
+def _read_body(request: Request) -> Document:
     try:
-        document = json.loads(data)
+        document = json.loads(request.body.read(_LARGEST_BODY) or b"{}")
     except (ValueError, RecursionError) as error:
         raise compute_error("bad_request", why=f"Parse Error: {error}") from error
     if not isinstance(document, dict):

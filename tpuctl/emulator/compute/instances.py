@@ -21,8 +21,11 @@ from tpuctl.emulator.compute.resources import (
 )
 from tpuctl.emulator.compute.validate import (
     check_name,
+    read_items,
     read_machine,
     read_properties,
+    read_scheduling,
+    read_time,
     read_wait,
     seconds,
 )
@@ -185,7 +188,7 @@ def _set_end(world: World, instance: Instance) -> None:
     if lasts is not None:
         instance.expires = (instance.started or world.now) + timedelta(seconds=lasts)
     elif moment := scheduling.get("terminationTime"):
-        instance.expires = datetime.fromisoformat(str(moment).replace("Z", "+00:00"))
+        instance.expires = read_time(moment)
     if instance.expires:
         after_s = max(0.0, (instance.expires - world.now).total_seconds())
         world.after(after_s, _expire, instance, instance.expires)
@@ -282,15 +285,12 @@ def update(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
     if what == "scheduling":
         if instance.state not in ("RUNNING", "TERMINATED"):
             raise compute_error("busy", resource=instance.path)
-        value = {**instance.scheduling, **requested}
+        value, _ = read_scheduling({**instance.scheduling, **requested})
     else:
         key = "fingerprint" if what == "metadata" else "labelFingerprint"
         if requested.get(key) != fingerprint(instance):
             raise compute_error("fingerprint")
-        value = requested.get("labels", {})
-        if what == "metadata":
-            items = requested.get("items", [])
-            value = {str(item["key"]): str(item.get("value", "")) for item in items}
+        value = read_items(requested) if what == "metadata" else requested.get("labels", {})
 
     def change(world: World, instance: Instance) -> None:
         instance.document[what] = value

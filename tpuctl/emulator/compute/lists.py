@@ -62,15 +62,13 @@ def _paged(call: Call) -> Call:
 def read_filter(text: str) -> Test:
     """Read a filter such as `(labels.a=b) AND (status!=RUNNING)`; raises ComputeError."""
     tokens = _TOKEN.findall(text)
-    if "".join(tokens) != re.sub(r"\s", "", text) and not re.search("[\"']", text):
-        raise invalid("filter", text, "Invalid list filter expression.")
-    if not tokens:
+    if not text.strip():
         return lambda _: True
     try:
         test = _any_of(tokens)
-    except IndexError:
+    except (IndexError, KeyError, RecursionError, re.error):
         tokens = [")"]
-    if tokens:
+    if tokens or _TOKEN.sub("", text).strip():
         raise invalid("filter", text, "Invalid list filter expression.")
     return test
 
@@ -105,10 +103,9 @@ def _one(tokens: list[str]) -> Test:
     compare, wanted = tokens.pop(0), tokens.pop(0)
     if wanted[0] in "\"'":
         wanted = re.sub(r"\\(.)", r"\1", wanted[1:-1])
-    path = token.split(".", 1)
-    if compare not in _COMPARE:
-        raise IndexError
-    return lambda shown: _COMPARE[compare](list(_values(shown, path)), wanted)
+    path, compares = token.split(".", 1), _COMPARE[compare]
+    compares([""], wanted)
+    return lambda shown: compares(list(_values(shown, path)), wanted)
 
 
 def _values(shown: Any, path: list[str]) -> Iterator[str]:
@@ -124,7 +121,7 @@ def _values(shown: Any, path: list[str]) -> Iterator[str]:
             yield from (
                 str(item).lower() if isinstance(item, bool) else str(item) for item in values
             )
-        else:
+        elif isinstance(value, (dict, list)):
             rest = [path[1]] if path[1] in value else path[1].split(".", 1)
             yield from _values(value, rest)
 

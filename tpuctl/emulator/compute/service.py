@@ -53,7 +53,7 @@ def answer(world: World, call: Call, failure: Failure | None, *, is_unfinished: 
     """Answer a call; raises ComputeError."""
     _check_place(world, call)
     if start := _STARTS.get(call.method):
-        request, about = _request(call), (call.method, call.zone, _name(call))
+        request, about = _request(call), (call.method, call.zone, call.name)
         if known := world.compute.requests.get(request):
             if known[0] != about:
                 why = "The request ID was used for another request."
@@ -91,10 +91,6 @@ def _read(world: World, call: Call) -> Document:
     }
 
 
-def _name(call: Call) -> str:
-    return call.name or str(call.body.get("resource", {}).get("name", ""))
-
-
 def _request(call: Call) -> tuple[str, str]:
     request_id = str(call.body.get("requestId") or "")
     if request_id == _NIL:
@@ -123,7 +119,7 @@ def refusal(world: World, call: Call, kind: str) -> ComputeError:
     machine = find_machine(last_part(requested.get("machineType"))) or find_machine(_ANY_TYPE)
     assert machine
     region = region_of(call.zone) if call.zone.count("-") > 1 else call.zone
-    resource = path_of(method.collection, Key(call.project, call.zone, _name(call)))
+    resource = path_of(method.collection, Key.of(call))
     return compute_error(
         kind,
         **{"project": call.project, "project_number": project_number(call.project)},

@@ -1,6 +1,7 @@
 """Requested instances: what Compute Engine refuses of them, and what it makes of the rest."""
 
 import re
+from datetime import datetime
 from typing import Any
 
 from tpuctl.emulator.compute.resources import MachineType, machine_types
@@ -17,7 +18,7 @@ _MODELS = {
     "RESERVATION_BOUND": "reserved",
 }
 _LONGEST_WAIT_S = 7200
-_SHORTEST_RUN_S, _LONGEST_RUN_S = 600, 7 * 86400
+_SHORTEST_RUN_S, _LONGEST_RUN_S, _LONGEST_S = 600, 7 * 86400, 120 * 86400
 RESERVATION = "practice"
 
 
@@ -27,6 +28,22 @@ def check_name(name: Any) -> str:
         why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
         raise invalid("resource.name", name, why)
     return name
+
+
+def check_form(value: Any, form: Any, field: str = "resource") -> Any:
+    """Return a body without what is null; raises ComputeError for a value of the wrong kind."""
+    if not isinstance(value, type(form)):
+        kind = "an object" if isinstance(form, dict) else "a list" if form else "text"
+        raise invalid(field, value, f"It must be {kind}.")
+    if isinstance(form, list):
+        return [check_form(item, form[0], f"{field}[{at}]") for at, item in enumerate(value)]
+    if isinstance(form, str):
+        return value
+    return {
+        key: check_form(item, form[key], f"{field}.{key}") if key in form else item
+        for key, item in value.items()
+        if item is not None
+    }
 
 
 def invalid(field: str, value: object, why: str) -> ComputeError:
@@ -68,7 +85,7 @@ def find_machine(name: str) -> MachineType | None:
 def read_properties(machine: MachineType, properties: Document) -> tuple[Document, str]:
     """Check what an instance or a template asks for; return it in full, and its model."""
     document = dict(properties)
-    scheduling, model = _read_scheduling(document.get("scheduling") or {})
+    scheduling, model = read_scheduling(document.get("scheduling") or {})
     document["scheduling"] = scheduling
     affinity = document.get("reservationAffinity") or {}
     kind = affinity.get("consumeReservationType", "ANYRESERVATION")
@@ -81,12 +98,20 @@ def read_properties(machine: MachineType, properties: Document) -> tuple[Documen
         model = "reserved"
     for disk in document.get("disks") or []:
         _check_disk(machine, disk.get("initializeParams") or {})
-    items = (document.get("metadata") or {}).get("items") or []
-    document["metadata"] = {str(item["key"]): str(item.get("value", "")) for item in items}
+    document["metadata"] = read_items(document.get("metadata") or {})
     return document, model
 
 
-def _read_scheduling(requested: Document) -> tuple[Document, str]:
+def read_items(metadata: Document) -> dict[str, str]:
+    """Return metadata as names and values; raises ComputeError for an item without a name."""
+    items = metadata.get("items") or []
+    if not all(item.get("key") for item in items):
+        raise invalid("metadata.items", items, "Each item must have a key.")
+    return {item["key"]: item.get("value", "") for item in items}
+
+
+def read_scheduling(requested: Document) -> tuple[Document, str]:
+    """Check how an instance is to be provisioned; return it in full, and its model."""
     scheduling = dict(requested)
     is_spot = scheduling.get("preemptible") or scheduling.get("provisioningModel") == "SPOT"
     name = scheduling.setdefault("provisioningModel", "SPOT" if is_spot else "STANDARD")
@@ -98,8 +123,21 @@ def _read_scheduling(requested: Document) -> tuple[Document, str]:
     lasts = seconds(scheduling.get("maxRunDuration"))
     if is_spot and scheduling.get("automaticRestart", True):
         raise compute_error("auto_restart")
-    if lasts is not None and scheduling.get("terminationTime"):
+    if until := scheduling.get("terminationTime"):
+        read_time(until)
+    if lasts is not None and until:
         raise bad_request("maxRunDuration and terminationTime are mutually exclusive.")
+    _check_model(name, lasts, action)
+    usual = name == "STANDARD"
+    scheduling["preemptible"] = bool(is_spot)
+    scheduling.setdefault("automaticRestart", usual)
+    scheduling.setdefault("onHostMaintenance", "TERMINATE")
+    if is_spot or lasts is not None or until:
+        scheduling.setdefault("instanceTerminationAction", "STOP")
+    return scheduling, _MODELS[name]
+
+
+def _check_model(name: str, lasts: float | None, action: str | None) -> None:
     if name == "FLEX_START":
         if lasts is None or not _SHORTEST_RUN_S <= lasts <= _LONGEST_RUN_S:
             raise bad_request("FLEX_START needs a maxRunDuration from 10 minutes to 7 days.")
@@ -107,13 +145,6 @@ def _read_scheduling(requested: Document) -> tuple[Document, str]:
             raise bad_request("FLEX_START needs the instanceTerminationAction DELETE.")
     if name == "RESERVATION_BOUND" and action != "DELETE":
         raise bad_request("RESERVATION_BOUND needs the instanceTerminationAction DELETE.")
-    usual = name == "STANDARD"
-    scheduling["preemptible"] = bool(is_spot)
-    scheduling.setdefault("automaticRestart", usual)
-    scheduling.setdefault("onHostMaintenance", "TERMINATE")
-    if is_spot or lasts is not None or scheduling.get("terminationTime"):
-        scheduling.setdefault("instanceTerminationAction", "STOP")
-    return scheduling, _MODELS[name]
 
 
 def seconds(duration: Document | None) -> float | None:
@@ -121,9 +152,23 @@ def seconds(duration: Document | None) -> float | None:
     if not duration:
         return None
     try:
-        return int(duration.get("seconds", 0)) + int(duration.get("nanos", 0)) / 1e9
-    except (TypeError, ValueError):
-        raise invalid("duration.seconds", duration, "It must be a whole number.") from None
+        found = int(duration.get("seconds", 0)) + int(duration.get("nanos", 0)) / 1e9
+    except (TypeError, ValueError, OverflowError):
+        found = -1
+    if not 0 <= found <= _LONGEST_S:
+        raise invalid("duration.seconds", duration, f"It must be from 0 to {_LONGEST_S}.")
+    return found
+
+
+def read_time(text: str) -> datetime:
+    """Read a moment; raises ComputeError for one that is not in RFC 3339 with its time zone."""
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        found = datetime.min
+    if found.tzinfo is None:
+        raise invalid("terminationTime", text, "It must be as in RFC 3339.")
+    return found
 
 
 def read_wait(document: Document) -> float:
