@@ -76,6 +76,7 @@ class Workers:
     project: str | None = None
     internal_ip: bool = False
     on_warning: Callable[[str], None] = python_warning
+    iap: bool = False
 
     def reach(self) -> tuple[tuple[Host, ...], Access, Node | None]:
         """Find the workers and the way to reach them, and the TPU unless addresses are given.
@@ -92,9 +93,9 @@ class Workers:
         if not self.hosts and not self.name:
             raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
         user, name = split_user(self.name) if self.name and "@" in self.name else ("", self.name)
-        login = Login(user, self.zone, self.key, jump, self.internal_ip, self.on_warning)
+        login = Login(user, self.zone, self.key, jump, self.internal_ip, self.iap, self.on_warning)
         if self.hosts or not name:
-            given = {"--zone": self.zone, "--project": self.project}
+            given = {"--zone": self.zone, "--project": self.project, "--iap": self.iap or None}
             refuse_unused({**given, "--internal-ip": self.internal_ip}, "with --host")
             reached = open_provider("hosts").reach(self.hosts or "", login)
         else:
@@ -119,6 +120,7 @@ class Workers:
             "--zone": self.zone,
             "--project": self.project,
             "--internal-ip": self.internal_ip,
+            "--iap": self.iap,
         }
         refuse_unused(given, where)
 
@@ -126,7 +128,7 @@ class Workers:
         """Name the workers in hints so that the next command reaches them in the same way."""
         given = {"--project": self.project, "--key": self.key, "--jump": self.jump}
         words = [str(word) for pair in given.items() if pair[1] for word in pair]
-        options = shlex.join([*words, *["--internal-ip"] * self.internal_ip])
+        options = shlex.join([*words, *["--internal-ip"] * self.internal_ip, *["--iap"] * self.iap])
         user = self.name.rpartition("@")[0] if self.name else ""
         prefix = f"{user}@" if user else ""
         return tuple(

@@ -188,6 +188,7 @@ def launch(
     zone: Zone = None,
     project: Project = None,
     internal_ip: workers.InternalIp = False,
+    iap: workers.Iap = False,
     dry_run: DryRun = False,
 ) -> None:
     """Train a template or your own script with the right strategy.
@@ -200,7 +201,7 @@ def launch(
         tpuctl launch images --on auto --max-usd 5
     """
     name = None if host and on == "local" else on
-    where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn, iap)
     with bars() as on_progress:
         result = tpuctl.launch(
             script,

@@ -115,6 +115,7 @@ RETRIES: dict[str, Retry | None] = {
             "get_queued_resource",
             "list_queued_resources",
             "get_operation",
+            "why_gone",
             "list_zones",
             "list_accelerator_types",
             "list_quotas",

@@ -25,6 +25,7 @@ _SHOWN = {
     "cloud.gc.GcResult": ("gc", "changes.render_leftovers"),
     "cloud.list.TpuList": ("list", "tpus.render_tpus"),
     "cloud.plan.CreatePlan": ("create", "changes.render_create_plan"),
+    "providers.migrate.Migration": ("migrate", "changes.render_migration"),
     "cloud.quotas.QuotaTable": ("quota", "types.render_quotas"),
     "cloud.tpu.QueuedTpu": ("show", "tpus.render_tpu"),
     "cloud.tpu.Tpu": ("show", "tpus.render_tpu"),

@@ -22,6 +22,7 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.hosts import Host, workers_of
+from tpuctl.remote.iap import through_iap
 from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, open_access_to, with_key
 from tpuctl.remote.logs import read_logs
@@ -53,6 +54,7 @@ class Login:
     key: Path | None = None
     jump: Host | None = None
     internal_ip: bool = False
+    iap: bool = False
     is_given: bool = False
 
 
@@ -110,12 +112,17 @@ class Actions:
         return found[0] if found else None
 
     def _was_deleted(self, state: WatchState) -> bool | None:
-        """Whether a tpuctl command deleted it while it was alive; None where none deleted it."""
+        """Whether a user deleted it while it was alive; None where nothing tells."""
         create_id = state.tpu.create_id if state.tpu else None
         entry = self._journal.find(create_id) if create_id else None
-        if entry is None or entry.outcome not in (COLLECTED, DELETED):
+        if entry and entry.outcome in (COLLECTED, DELETED):
+            return entry.outcome == DELETED
+        if state.tpu is None:
             return None
-        return entry.outcome == DELETED
+        known = state.tpu
+        gone = self._api.why_gone(state.name, zone=known.zone, since=known.created)
+        # A group that was deleted took its VMs along, whoever did it.
+        return gone.cause == "deleted" if gone else None
 
     def ask(self, state: WatchState) -> WorkersObservation:
         """Ask every worker of the TPU that was observed last."""
@@ -282,6 +289,7 @@ class Actions:
         node, login = self._node(), self._login
         user = login.user if login.is_given else login_user(node, login.user)
         hosts = workers_of(node, user, internal_ip=login.internal_ip)
+        hosts = through_iap(self._api, node, hosts) if login.iap else hosts
         if self._reached is None or self._reached[:2] != (node.id, hosts):
             access = open_access_to(
                 self._api, node, user, on_warning=self._note, key=login.key, jump=login.jump
