@@ -53,6 +53,7 @@ KEYS = (
     Key("state_dir", "folder for the journal of requested TPUs, SSH keys and the emulator"),
     Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
     Key("colab_endpoint", "address of a Colab emulator to use instead of Google's Colab"),
+    Key("staging", "bucket for the code of jobs on GKE: gs://BUCKET or gs://BUCKET/FOLDER"),
     Key("kaggle_endpoint", "address of an emulator to use instead of Kaggle"),
 )
 

@@ -40,6 +40,7 @@ KAGGLE_METHODS = (
     "kaggle_upload", "kaggle_create_data", "kaggle_version_data", "kaggle_data_status",
     "kaggle_session",
 )  # fmt: skip
+GKE_METHODS = ("gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
 KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")
 """What goes wrong in a whole session, which is the `on` kaggle_session."""
 STORAGE_ERRORS = (
@@ -139,7 +140,7 @@ def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
 
 def read_fault(fault: ObjectReader) -> Fault:
     """Read one fault of a scenario; raises InvalidInputError that names the place."""
-    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, "node"))
+    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, *GKE_METHODS, "node"))
     if on == "node":
         return _node_event(fault)
     return _call_fault(fault, on) if on in METHODS else _storage_fault(fault, on)

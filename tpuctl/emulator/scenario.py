@@ -15,6 +15,8 @@ from tpuctl.emulator.colab.account import Plan as ColabPlan
 from tpuctl.emulator.colab.account import read_plan
 from tpuctl.emulator.errors import StorageError, load_data
 from tpuctl.emulator.faults import CallFault, NodeEvent, StorageFault, read_fault
+from tpuctl.emulator.kubernetes.plan import Plan as GkePlan
+from tpuctl.emulator.kubernetes.plan import read_plan as read_gke
 from tpuctl.emulator.methods import METHODS
 from tpuctl.emulator.storage.resources import check_bucket_name
 from tpuctl.emulator.strict_json import ObjectReader, parse_json
@@ -70,6 +72,7 @@ class Scenario:
     os_login: dict[str, tuple[str, ...]]
     colab: ColabPlan
     kaggle: KagglePlan
+    gke: GkePlan
     document: Mapping[str, Any] = field(compare=False)
 
 
@@ -95,7 +98,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch os_login colab kaggle"
+        " project epoch os_login colab kaggle gke"
     )
     zones = top.object("zones") if "zones" in top else None
     users = top.object("os_login")
@@ -116,6 +119,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         os_login={name: tuple(users.texts(name)) for name in users},
         colab=_colab(top),
         kaggle=_kaggle(top.object("kaggle")),
+        gke=read_gke(top.object("gke")),
         document=document,
     )
 

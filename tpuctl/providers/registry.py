@@ -13,6 +13,7 @@ AUTO = "auto"
 PROVIDERS = {
     "cloud-tpu": "cloud_tpu.CloudTpu",
     "colab": "colab.provider.Colab",
+    "gke": "gke.provider.Gke",
     "hosts": "hosts.Hosts",
     "kaggle": "kaggle.provider.Kaggle",
 }
