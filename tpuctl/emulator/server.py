@@ -141,7 +141,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
         stack.callback(kaggle.sessions.close)
-        cluster = KubernetesApi(emulator, folder / "kubernetes")
+        emulator.cluster = cluster = KubernetesApi(emulator, folder / "kubernetes")
         stack.callback(cluster.close)
         apis = [
             kaggle.http_api(),

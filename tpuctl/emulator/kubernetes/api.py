@@ -60,11 +60,13 @@ class KubernetesApi:
         if self._kept.exists():
             self._resume()
         self._closed = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Kill the pods; the JobSets are kept for the next start."""
         self._closed.set()
+        self._thread.join()
         self._kubelet.close()
 
     def _run(self) -> None:

@@ -31,6 +31,7 @@ class Pod:
     env: Mapping[str, str]
     logs: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    thread: threading.Thread | None = None
     disrupted: str = ""
     ended: bool = False
 
@@ -52,7 +53,8 @@ class Kubelet:
         folder = self._folder / document["metadata"]["uid"]
         pod = Pod(document, folder, injected)
         self._pods[document["metadata"]["uid"]] = pod
-        threading.Thread(target=self._run, args=(pod,), daemon=True).start()
+        pod.thread = threading.Thread(target=self._run, args=(pod,), daemon=True)
+        pod.thread.start()
 
     def stop(self, document: Document, why: str = "") -> None:
         """Send TERM to a pod and KILL after its grace period; `why` is of a disruption."""
@@ -67,7 +69,9 @@ class Kubelet:
         """Kill everything."""
         for pod in list(self._pods.values()):
             pod.disrupted = pod.disrupted or "closed"
-            kill_everything(pod.folder)
+            while pod.thread and pod.thread.is_alive():
+                kill_everything(pod.folder)
+                pod.thread.join(0.1)
 
     def follow(self, pod: Pod, container: str, *, follow: bool) -> Iterator[tuple[str, bytes]]:
         """Yield times and lines of a container's log, with `follow` until the pod has ended."""

@@ -38,7 +38,7 @@ CORE = "api/v1"
 _TIMEOUT_S = 60.0
 _SILENCE_S = 300.0
 _MOST_BYTES = 64 << 20
-_LINE = 1 << 16
+_LINE = 1 << 20
 _PAGE = 500
 _KINDS: dict[int, type[TpuctlError]] = {
     403: PermissionDeniedError,
@@ -114,6 +114,9 @@ class Cluster:
         with self._sent("GET", path, None, query, _SILENCE_S) as reply:
             while line := reply.readline(_LINE):
                 yield line
+            # http.client takes a connection that was cut between two pieces for the end.
+            if not reply.isclosed():
+                raise http.client.IncompleteRead(b"")
 
     def _call(
         self, verb: str, path: str, body: Json | None, query: Mapping[str, str],

@@ -1,10 +1,11 @@
 """Follow a job on GKE to its end: the logs of all its pods, its attempts, its exit code."""
 
 import asyncio
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tpuctl.errors import (
     DeadlineError,
@@ -21,6 +22,7 @@ from tpuctl.providers.gke.manifest import NODES
 from tpuctl.providers.gke.runs import Note, find, run_store
 from tpuctl.remote.output import Output, Sink
 
+T = TypeVar("T")
 _POLL_S = 10.0
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -128,6 +130,27 @@ def terminal_state(job_set: Json) -> tuple[str, str]:
     return "", ""
 
 
+async def _elsewhere(action: Callable[..., T], *arguments: Any) -> T:
+    """Do something that blocks in a thread that nobody waits for when this ends by Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(set_it: Callable[..., None], value: Any) -> None:
+        with suppress(RuntimeError):  # The loop has ended.
+            loop.call_soon_threadsafe(lambda: None if future.done() else set_it(value))
+
+    def act() -> None:
+        try:
+            result = action(*arguments)
+        except BaseException as error:
+            tell(future.set_exception, error)
+        else:
+            tell(future.set_result, result)
+
+    threading.Thread(target=act, daemon=True).start()
+    return await future
+
+
 class Follower:
     """Passes on the logs of a job's pods while it watches the job, across its attempts."""
 
@@ -143,25 +166,23 @@ class Follower:
         """Follow the job to its end."""
         job_set = await self._read()
         count = _size(job_set)
-        threads = ThreadPoolExecutor(2 * count + 4)
-        asyncio.get_running_loop().set_default_executor(threads)
         async with Output(tuple(range(count)), self._sink) as output:
             while True:
                 state, why = terminal_state(job_set)
-                pods = await asyncio.to_thread(pods_of, self._cluster, self._name)
+                pods = await _elsewhere(pods_of, self._cluster, self._name)
                 self._observe(job_set, pods)
                 for pod in pods:
                     self._follow_pod(output, pod)
                 if state:
                     break
                 self._tell(job_set, pods)
-                await asyncio.to_thread(self._cluster.clock.sleep, _POLL_S)
+                await _elsewhere(self._cluster.clock.sleep, _POLL_S)
                 job_set = await self._read()
             await asyncio.gather(*self._readers.values())
         return self._conclude(job_set, state, why)
 
     async def _read(self) -> Json:
-        found = await asyncio.to_thread(find, self._cluster, self._name)
+        found = await _elsewhere(find, self._cluster, self._name)
         if found is None:
             told = f"{self._name} was deleted while it was followed."
             raise NotFoundError(told, hint="tpuctl list --provider gke")
@@ -186,7 +207,7 @@ class Follower:
             for line in log_lines(self._cluster, pod, container, follow=True, note=self._note):
                 asyncio.run_coroutine_threadsafe(output.take(worker, 1, line), loop).result()
 
-        await asyncio.to_thread(read)
+        await _elsewhere(read)
 
     def _observe(self, job_set: Json, pods: list[Json]) -> None:
         """Count the restarts, and how the attempt before each has ended."""
@@ -254,14 +275,19 @@ def log_lines(
     query |= {"follow": "true"} if follow else {}
     while True:
         since = {"sinceTime": f"{last[:19]}Z"} if last else {}
+        held = b""
         try:
             for line in cluster.lines(path, **query, **since):
                 stamp, _, text = line.partition(b" ")
                 time = stamp.decode("ascii", "replace")
-                # The API goes back to the whole second.
-                if time > last:
+                # The API goes back to the whole second; a cut line comes again as a whole.
+                if time > last and line.endswith(b"\n"):
                     last, failures = time, 0
                     yield text
+                elif time > last:
+                    held = text
+            if held:
+                yield held
             return
         except (NotFoundError, InvalidInputError):
             # Its pod is gone, or has not started.
