@@ -199,7 +199,8 @@ def broken(**changes: Any) -> dict[str, Any]:
         {"name": "Train"}, {"name": "1train"}, {"name": "tr_ain"}, {"name": "train-"}, {"name": ""},
         {"name": "t" * 48}, {"replicas": 0}, {"replicas": 2**30, "parallelism": 4},
         {"restart": "OnFailure"}, {"variable": "A-B"}, {"variable": "1A"}, {"variable": ""},
-        {"rules": [{"name": "disruption"}]}, {"rules": [{"name": "a-b"}]}, {"rules": [{"name": ""}]},
+        {"rules": [{"name": "disruption"}]}, {"rules": [{"name": "a-b"}]},
+        {"rules": [{"name": ""}]},
     ],
 )  # fmt: skip
 def test_what_the_webhook_refuses_is_refused_here(changes: Any) -> None:
@@ -216,8 +217,9 @@ def test_a_name_from_any_script_is_valid(stem: str, slices: int, nodes: int) -> 
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
-    ["yes", "null", "1", "1e3", "0x1f", "~", "-", "- a", "a: b", "# x", "a\nb\n", "\n", " a\n", "a\n\n",
-     "2026-11-22", "=", "<<", "1_000", "012", "!tag", "&a", "*a", "|", ">", "%", "@", "`", "\t", "a\r\nb\n"]
+    ["yes", "null", "1", "1e3", "0x1f", "~", "-", "- a", "a: b", "# x", "a\nb\n", "\n", " a\n",
+     "a\n\n", "2026-11-22", "=", "<<", "1_000", "012", "!tag", "&a", "*a", "|", ">", "%", "@", "`", "\t",
+     "a\r\nb\n"]
 )  # fmt: skip
 DATA = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | TEXTS,

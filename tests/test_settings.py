@@ -68,7 +68,8 @@ def test_a_change_is_seen_even_with_the_same_size_and_time(tmp_path: Path) -> No
 
 
 HARMFUL = (
-    "project", "cache_dir", "state_dir", "tpu_endpoint", "colab_endpoint", "kaggle_endpoint", "staging",
+    "project", "cache_dir", "state_dir", "tpu_endpoint", "colab_endpoint",
+    "kaggle_endpoint", "staging",
 )  # fmt: skip
 
 

@@ -163,6 +163,10 @@ class Controller:
         network = job_set["spec"].get("network", {})
         subdomain = network.get("subdomain", job_set["metadata"]["name"])
         template["spec"] |= {"hostname": name, "subdomain": subdomain}
+        for container in template["spec"]["containers"]:
+            for kind, amounts in container.get("resources", {}).items():
+                # The real API writes every quantity as a text.
+                container["resources"][kind] = {key: str(each) for key, each in amounts.items()}
         template["status"] = {"phase": "Pending", "conditions": []}
         return self._objects.put("pods", template)
 

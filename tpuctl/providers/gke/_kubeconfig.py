@@ -64,7 +64,8 @@ def find_context(name: str | None = None) -> Context:
         document = _read(path)
         current = current or str(document.get("current-context") or "")
         for kind, known in found.items():
-            for entry in document.get(kind) or ():
+            entries = document.get(kind)
+            for entry in entries if isinstance(entries, list) else ():
                 part = entry.get(kind[:-1]) if isinstance(entry, dict) else None
                 # The first file that names an entry wins.
                 if isinstance(part, dict):
@@ -235,8 +236,8 @@ def _ask_plugin(context: Context) -> Part:
         asked["spec"]["cluster"] = {
             key: context.cluster[key] for key in keys if key in context.cluster
         }
-    extra = {str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}
     try:
+        extra = {str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}
         done = subprocess.run(  # noqa: S603 (the user's own configuration, as kubectl runs it)
             [found, *map(str, plugin.get("args") or ())],
             env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(asked)},

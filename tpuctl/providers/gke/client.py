@@ -38,7 +38,7 @@ CORE = "api/v1"
 _TIMEOUT_S = 60.0
 _SILENCE_S = 300.0
 _MOST_BYTES = 64 << 20
-_LINE = 1 << 20
+_PIECE, _LONGEST_LINE = 1 << 16, 1 << 20
 _PAGE = 500
 _KINDS: dict[int, type[TpuctlError]] = {
     403: PermissionDeniedError,
@@ -112,11 +112,14 @@ class Cluster:
     def lines(self, path: str, **query: str) -> Iterator[bytes]:
         """Read a log line by line as it grows; raises UnavailableError where it breaks off."""
         with self._sent("GET", path, None, query, _SILENCE_S) as reply:
-            while line := reply.readline(_LINE):
-                yield line
-            # http.client takes a connection that was cut between two pieces for the end.
-            if not reply.isclosed():
-                raise http.client.IncompleteRead(b"")
+            rest = b""
+            # Not readline, which takes a connection that is cut for the end.
+            while data := reply.read1(_PIECE):
+                *whole, rest = (rest + data).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+                rest = rest[:_LONGEST_LINE]
+            if rest:
+                yield rest
 
     def _call(
         self, verb: str, path: str, body: Json | None, query: Mapping[str, str],

@@ -275,19 +275,14 @@ def log_lines(
     query |= {"follow": "true"} if follow else {}
     while True:
         since = {"sinceTime": f"{last[:19]}Z"} if last else {}
-        held = b""
         try:
             for line in cluster.lines(path, **query, **since):
                 stamp, _, text = line.partition(b" ")
                 time = stamp.decode("ascii", "replace")
-                # The API goes back to the whole second; a cut line comes again as a whole.
-                if time > last and line.endswith(b"\n"):
+                # The API goes back to the whole second.
+                if time > last:
                     last, failures = time, 0
                     yield text
-                elif time > last:
-                    held = text
-            if held:
-                yield held
             return
         except (NotFoundError, InvalidInputError):
             # Its pod is gone, or has not started.
