@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import EMULATOR_TOKEN
-from tpuctl.emulator.kubernetes.api import kubeconfig
+from tpuctl.emulator.kubernetes.discovery import kubeconfig
 from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
 

@@ -70,7 +70,6 @@ def test_kubectl_creates_follows_and_deletes_a_job_of_ours(
     assert shown["spec"]["replicatedJobs"] == document["spec"]["replicatedJobs"]
     assert "deleted" in kubectl(target, "delete", "jobset", "by-kubectl")
     assert "not found" in kubectl(target, "get", "jobset", "by-kubectl", ok=False)
-    assert "FIELDS" in kubectl(target, "explain", "jobset.spec.failurePolicy")
 
 
 def test_kubectl_is_told_what_is_wrong_with_a_manifest(

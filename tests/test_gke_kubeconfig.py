@@ -39,7 +39,8 @@ def certificate(name: str, issuer: "Pem | None" = None, *names: Any) -> Pem:
     """A certificate and its key; without an issuer, an authority of its own."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signer, parent = key, subject
+    signer: Any = key
+    parent = subject
     if issuer:
         signer = serialization.load_pem_private_key(issuer[1], None)
         parent = x509.load_pem_x509_certificate(issuer[0]).subject
@@ -93,7 +94,7 @@ class Server:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 login = self.headers.get("Authorization")
-                proven = bool(self.connection.getpeercert())  # type: ignore[attr-defined]
+                proven = bool(self.connection.getpeercert())
                 here.seen.append((login, proven))
                 status = 200 if login in here.wanted or proven else 401
                 if self.path.endswith("/away"):

@@ -218,8 +218,8 @@ def test_a_name_from_any_script_is_valid(stem: str, slices: int, nodes: int) -> 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
     ["yes", "null", "1", "1e3", "0x1f", "~", "-", "- a", "a: b", "# x", "a\nb\n", "\n", " a\n",
-     "a\n\n", "2026-11-22", "=", "<<", "1_000", "012", "!tag", "&a", "*a", "|", ">", "%", "@", "`", "\t",
-     "a\r\nb\n"]
+     "a\n\n", "2026-11-22", "=", "<<", "1_000", "012", "!tag", "&a", "*a", "|", ">", "%", "@", "`",
+     "\t", "a\r\nb\n"]
 )  # fmt: skip
 DATA = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | TEXTS,

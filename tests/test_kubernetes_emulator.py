@@ -182,6 +182,7 @@ def test_a_resumed_job_runs(api: Any) -> None:
         (("metadata", "name"), "j" * 54, 422, "too long"),
         (("metadata", "nme"), "j", 400, "unknown field"),
         (("spec", "failurePolicy"), {"rules": [FREE, FREE]}, 422, "not unique"),
+        (("spec", "coordinator"), {"replicatedJob": "w"}, 422, "does not have coordinator"),
         (("metadata", "namespace"), "other", 400, "does not match"),
     ],
 )
@@ -211,7 +212,8 @@ def test_what_may_not_change_does_not(api: Any) -> None:
 @pytest.mark.parametrize(
     ("verb", "path"),
     [("GET", "apis/apps/v1"), ("GET", "api/v1/namespaces/default/secrets"),
-     ("POST", "api/v1/nodes"), ("DELETE", "api/v1/nodes/gke-tpu-pool-0-0"), ("POST", PODS), ("GET", "nowhere")],
+     ("POST", "api/v1/nodes"), ("DELETE", "api/v1/nodes/gke-tpu-pool-0-0"),
+     ("POST", PODS), ("GET", "nowhere")],
 )  # fmt: skip
 def test_what_the_emulator_does_not_have_is_not_found(api: Any, verb: str, path: str) -> None:
     answer = api()(verb, path, {} if verb == "POST" else None)
@@ -220,7 +222,8 @@ def test_what_the_emulator_does_not_have_is_not_found(api: Any, verb: str, path:
 
 def test_a_body_that_is_no_object_is_refused(api: Any) -> None:
     call = api()
-    for body in ([], "x", {"metadata": []}, {"metadata": {"name": 3}}, {}):
+    bodies: list[Any] = [[], "x", {"metadata": []}, {"metadata": {"name": 3}}, {}]
+    for body in bodies:
         assert call("POST", JOBSETS, body)["kind"] == "Status"
 
 

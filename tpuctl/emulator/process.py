@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tpuctl.clock import WallClock
-from tpuctl.emulator.kubernetes.api import kubeconfig
+from tpuctl.emulator.kubernetes.discovery import kubeconfig
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, exports, serve_world

@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import FaultCounts, StorageFault
 from tpuctl.emulator.http import ConnectionCut, HttpApi, Reply, Request, Route, Stream
 from tpuctl.emulator.kubernetes.controller import QUEUE, Controller
+from tpuctl.emulator.kubernetes.discovery import META_V1, ROOT, Discovery
 from tpuctl.emulator.kubernetes.objects import (
     Objects,
     kube_error,
@@ -27,11 +27,9 @@ from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 from tpuctl.storage.local import write_atomically
 
-ROOT = "/kubernetes"
 _LARGEST_BODY = 3 << 20
 _TICK_S = 0.02
 _WATCH_S = 300.0
-_META_V1 = {"apiVersion": "v1"}
 _MUTABLE = ("suspend", "ttlSecondsAfterFinished")
 
 
@@ -89,22 +87,8 @@ class KubernetesApi:
 
     def http_api(self) -> HttpApi:
         """Return the routes."""
-        routes = [
-            Route(
-                f"GET {ROOT}/version", lambda _: Reply(document=load_data("kubernetes")["version"])
-            ),
-            Route(
-                f"GET {ROOT}/api",
-                lambda _: Reply(document={"kind": "APIVersions", "versions": ["v1"]}),
-            ),
-            Route(f"GET {ROOT}/apis", lambda _: Reply(document=self._groups())),
-            Route(f"GET {ROOT}/api/v1", partial(self._discover, "api/v1")),
-            Route(f"GET {ROOT}/apis/{{group}}", self._group),
-            Route(f"GET {ROOT}/apis/{{group}}/{{version}}", partial(self._discover, "")),
-            Route(f"GET {ROOT}/openapi/v3", lambda _: Reply(document=self._openapi_index())),
-            Route(f"GET {ROOT}/openapi/v3/{{path=**}}", self._openapi),
-        ]
-        verbs = {"GET": self._get, "POST": self._create, "PATCH": self._patch, "PUT": self._replace,
+        routes = Discovery(self._resources, self._emulator).routes()
+        verbs = {"GET": self._get, "POST": self._create, "PATCH": self._patch,
                  "DELETE": self._delete}  # fmt: skip
         for plural, (base, _, namespaced, _) in self._resources.items():
             inside = f"{ROOT}/{base}" + ("/namespaces/{namespace}" if namespaced else "")
@@ -121,8 +105,7 @@ class KubernetesApi:
                 routes.append(Route(f"GET {ROOT}/{base}/{plural}", every))
             for verb, action in verbs.items():
                 if verb != "POST":
-                    on = {"PUT": "patch"}.get(verb, verb.lower())
-                    one = partial(self._answer, on, plural, action)
+                    one = partial(self._answer, verb.lower(), plural, action)
                     routes.append(Route(f"{verb} {inside}/{plural}/{{name}}", one))
         log = f"GET {ROOT}/api/v1/namespaces/{{namespace}}/pods/{{name}}/log"
         routes.append(Route(log, partial(self._answer, "logs", "pods", self._log)))
@@ -248,19 +231,6 @@ class KubernetesApi:
         with self.objects.changed:
             return self._update(plural, request, _merged(self._found(plural, request), change))
 
-    def _replace(self, plural: str, request: Request) -> Reply:
-        new = _body(request)
-        with self.objects.changed:
-            old = self._found(plural, request)
-            version = new.get("metadata", {}).get("resourceVersion")
-            if version and version != old["metadata"]["resourceVersion"]:
-                what = self._what(plural, request.names["name"])
-                raise kube_error("conflict", what=what, why="the object has been modified")
-            kept = {"status": old.get("status", {})}
-            return self._update(
-                plural, request, {**new, **kept, "metadata": {**old["metadata"], **new["metadata"]}}
-            )
-
     def _update(self, plural: str, request: Request, new: Document) -> Reply:
         """Change an object in place, where it may be changed: most of a JobSet may not."""
         old = self._found(plural, request)
@@ -289,7 +259,7 @@ class KubernetesApi:
         details = {"name": request.names["name"], "kind": plural, "uid": found["metadata"]["uid"]}
         return Reply(
             document={
-                **_META_V1,
+                **META_V1,
                 "kind": "Status",
                 "metadata": {},
                 "status": "Success",
@@ -323,110 +293,6 @@ class KubernetesApi:
         text = (b"%b %b" % (at.encode(), line) if stamped else line
                 for at, line in lines if at[:19] >= since[:19])  # fmt: skip
         return Reply(content=Stream(iter(text)), headers={"Content-Type": "text/plain"})
-
-    def _groups(self) -> Document:
-        groups = sorted({row[0].split("/")[1] for row in self._resources.values()} - {"v1"})
-        return {
-            **_META_V1,
-            "kind": "APIGroupList",
-            "groups": [self._group_of(each) for each in groups],
-        }
-
-    def _group_of(self, group: str) -> Document:
-        versions = {
-            row[0].split("/")[2] for row in self._resources.values() if f"/{group}/" in row[0]
-        }
-        if not versions:
-            raise kube_error("unimplemented")
-        entries = [
-            {"groupVersion": f"{group}/{each}", "version": each} for each in sorted(versions)
-        ]
-        return {"name": group, "versions": entries, "preferredVersion": entries[0]}
-
-    def _group(self, request: Request) -> Reply:
-        found = self._group_of(request.names["group"])
-        return Reply(document={**_META_V1, "kind": "APIGroup", **found})
-
-    def _discover(self, base: str, request: Request) -> Reply:
-        base = base or "apis/{group}/{version}".format_map(request.names)
-        found = [
-            {"name": plural, "singularName": row[1].lower(), "namespaced": row[2], "kind": row[1],
-             "verbs": row[3].split()}
-            for plural, row in self._resources.items() if row[0] == base
-        ]  # fmt: skip
-        if not found:
-            raise kube_error("unimplemented")
-        if base == "api/v1":
-            found.append(
-                {
-                    "name": "pods/log",
-                    "singularName": "",
-                    "namespaced": True,
-                    "kind": "Pod",
-                    "verbs": ["get"],
-                }
-            )
-        version = base.partition("/")[2]
-        return Reply(
-            document={
-                **_META_V1,
-                "kind": "APIResourceList",
-                "groupVersion": version,
-                "resources": found,
-            }
-        )
-
-    def _openapi_index(self) -> Document:
-        bases = {row[0] for row in self._resources.values()}
-        path = urlsplit(self._emulator.http).path
-        return {
-            "paths": {
-                each: {"serverRelativeURL": f"{path}{ROOT}/openapi/v3/{each}"} for each in bases
-            }
-        }
-
-    def _openapi(self, request: Request) -> Reply:
-        """Describe one API group: where kinds are, and the schema of a JobSet."""
-        base, paths, schemas = request.names["path"], {}, {}
-        for plural, (where, kind, _, _) in self._resources.items():
-            if where != base:
-                continue
-            group, _, version = where.removeprefix("apis/").removeprefix("api/").rpartition("/")
-            named: Document = {"group": group, "version": version, "kind": kind}
-            shape: Document = {"type": "object"}
-            if kind == "JobSet":
-                shape = deepcopy(load_data("jobset_schema")["schema"])
-                container = shape.pop("$defs")["container"]
-                schemas["container"] = container
-                shape = json.loads(json.dumps(shape).replace("#/$defs/", "#/components/schemas/"))
-            schemas[f"io.{kind}"] = {**shape, "x-kubernetes-group-version-kind": [named]}
-            query = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
-            call = {
-                "x-kubernetes-group-version-kind": named, "parameters": [query], "responses": {},
-            }  # fmt: skip
-            calls = {"post": call, "patch": call}
-            paths[f"/{where}/namespaces/{{namespace}}/{plural}"] = calls
-        about = {"title": "Kubernetes", "version": load_data("kubernetes")["version"]["gitVersion"]}
-        return Reply(
-            document={
-                "openapi": "3.0.0",
-                "info": about,
-                "paths": paths,
-                "components": {"schemas": schemas},
-            }
-        )
-
-
-def kubeconfig(emulator: Emulator) -> str:
-    """Write the kubeconfig of the emulated cluster; JSON is YAML."""
-    name, cluster = "tpuctl-emulator", {"server": f"{emulator.http}{ROOT}"}
-    context = {"cluster": name, "user": name, "namespace": "default"}
-    return json.dumps({
-        **_META_V1, "kind": "Config", "current-context": name,
-        "clusters": [{"name": name, "cluster": cluster}],
-        "contexts": [{"name": name, "context": context}],
-        "users": [{"name": name, "user": {}}],
-    }, indent=1)  # fmt: skip
 
 
 def _body(request: Request) -> Document:

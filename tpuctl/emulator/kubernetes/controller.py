@@ -1,11 +1,9 @@
 """The controllers: JobSets become Jobs, Jobs become pods, and failures follow the policies."""
 
-import re
 from collections.abc import Iterable
 from copy import deepcopy
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Any
 
 from tpuctl.emulator.kubernetes.objects import Objects, has_condition, set_condition
 from tpuctl.emulator.kubernetes.plan import POOL, TPU, Plan
@@ -61,7 +59,7 @@ class Controller:
         self._count(job_set, jobs)
         if failed:
             self._apply_failure_policy(job_set, failed)
-        elif len(done) == len(jobs) or (done and _wants_any(spec)):
+        elif len(done) == len(jobs):
             self._finish(job_set, "Completed", "AllJobsCompleted", "jobset completed successfully")
 
     def _queue(self, job_set: Document) -> None:
@@ -335,35 +333,17 @@ def _bound_at(pod: Document) -> str:
     return str(next(each["lastTransitionTime"] for each in found if each["type"] == "PodScheduled"))
 
 
-def _wants_any(spec: Document) -> bool:
-    return bool(spec.get("successPolicy", {}).get("operator") == "Any")
-
-
 def _pod_failure(job: Document, pod: Document) -> str:
     """Return why a rule of the job's pod failure policy fails the job at once; else nothing."""
-    states = (each["state"] for kind in ("initContainerStatuses", "containerStatuses")
-              for each in pod["status"].get(kind, ()))  # fmt: skip
-    codes = {state["terminated"]["exitCode"] for state in states if "terminated" in state} - {0}
     for rule in job["spec"].get("podFailurePolicy", {}).get("rules", ()):
-        wanted = [each["type"] for each in rule.get("onPodConditions", ())]
-        on_codes: dict[str, Any] = rule.get("onExitCodes", {"operator": "", "values": []})
-        inside = bool(codes & set(on_codes["values"]))
-        met = any(has_condition(pod, each) for each in wanted)
-        met = met or (on_codes["operator"] == "In" and inside)
-        met = met or (on_codes["operator"] == "NotIn" and bool(codes) and not inside)
-        if met:
-            name, text = pod["metadata"]["name"], "matching FailJob rule"
-            return f"Pod {name} has failed {text}" if rule["action"] == "FailJob" else ""
+        if any(has_condition(pod, each["type"]) for each in rule.get("onPodConditions", ())):
+            text = f"Pod {pod['metadata']['name']} has failed matching FailJob rule"
+            return text if rule["action"] == "FailJob" else ""
     return ""
 
 
 def _applies(rule: Document, failed: list[Document]) -> bool:
-    reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
-    targets = rule.get("targetReplicatedJobs")
-    for job in failed:
-        why = next(each for each in job["status"]["conditions"] if each["type"] == "Failed")
-        name = job["metadata"]["labels"][f"{JOBSET}/replicatedjob-name"]
-        said = any(re.search(each, why["message"]) for each in patterns or [""])
-        if said and why["reason"] in (reasons or [why["reason"]]) and name in (targets or [name]):
-            return True
-    return False
+    reasons = rule.get("onJobFailureReasons")
+    found = (each for job in failed for each in job["status"]["conditions"])
+    return any(each["type"] == "Failed" and each["reason"] in (reasons or [each["reason"]])
+               for each in found)  # fmt: skip

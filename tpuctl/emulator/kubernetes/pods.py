@@ -18,7 +18,6 @@ from tpuctl.emulator.service import Emulator
 from tpuctl.emulator.worker_processes import DEVICES, MARK, kill_everything
 
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
-_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _SILENCE_S = 1.0
 
 
@@ -210,17 +209,8 @@ class Kubelet:
             # Without chips on the PCI bus the frameworks would wait for a TPU in vain.
             env |= {DEVICES: str(devices.parent), "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu"}
         for variable in container.get("env", ()):
-            env[variable["name"]] = _value_of(variable, pod.document)
+            env[variable["name"]] = variable.get("value", "")
         return env
-
-
-def _value_of(variable: Document, pod: Document) -> str:
-    path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
-    if match := _FIELD.fullmatch(path):
-        return str(pod["metadata"].get(match[1], {}).get(match[2], ""))
-    known = {"metadata.name": pod["metadata"]["name"], "spec.nodeName": pod["spec"]["nodeName"],
-             "metadata.namespace": pod["metadata"]["namespace"]}  # fmt: skip
-    return str(variable.get("value", known.get(path, "")))
 
 
 def injected(
