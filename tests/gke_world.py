@@ -24,7 +24,7 @@ import os, signal, sys, time
 print("worker", os.environ["TPU_WORKER_ID"], "slice", os.environ.get("MEGASCALE_SLICE_ID"))
 sys.stdout.flush()
 time.sleep(float(os.environ.get("NAP", "0")))
-sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and os.environ["TPU_WORKER_ID"] == "1" else 0)
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
 
 

@@ -15,6 +15,7 @@ from tests.gke_world import SCALE, Clusters, launch
 from tests.gke_world import cluster as cluster
 from tests.waiting import wait_until
 from tpuctl.providers.gke.client import Cluster, find_context
+from tpuctl.providers.gke.follow import exit_of, worker_of
 from tpuctl.providers.gke.runs import find, run_store
 
 V6E = {"accelerator_type": "v6e-16"}
@@ -47,14 +48,42 @@ def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuct
 def test_the_exit_code_is_the_jobs_and_crashes_are_counted(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:
-    cluster()
-    result = tpuctl(*launch("--max-restarts", "1", "--json", "--", "7"))
+    cluster(ONE)
+    result = tpuctl(*launch("--max-restarts", "1", "--json", "--", "7", type="v6e-1"))
     assert result.exit_code == 7
     data = result.data
     assert (data["state"], data["returncode"]) == ("Failed", 7)
     assert [each["cause"] for each in data["attempts"]] == ["crash", "crash"]
-    assert (data["attempts"][-1]["exit_code"], data["attempts"][-1]["worker"]) == (7, 1)
-    assert "worker 1" in result.document["errors"][0]["message"]
+    assert (data["attempts"][-1]["exit_code"], data["attempts"][-1]["worker"]) == (7, 0)
+    assert "worker 0" in result.document["errors"][0]["message"]
+
+
+def pod(job: int, index: int, *codes: int | None, phase: str = "Failed") -> dict[str, Any]:
+    """A pod of a slice of 4 as the API describes it; None is a container that has not ended."""
+    labels = {"jobset.sigs.k8s.io/job-index": str(job), "tpuctl.dev/nodes-per-slice": "4",
+              "batch.kubernetes.io/job-completion-index": str(index)}  # fmt: skip
+    states = [
+        {"state": {} if code is None else {"terminated": {"exitCode": code}}} for code in codes
+    ]
+    return {"metadata": {"labels": labels}, "spec": {"containers": []},
+            "status": {"phase": phase, "containerStatuses": states}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([pod(1, 2, 5), pod(0, 3, 3)], (3, 3)),
+        ([pod(0, 0, 143), pod(0, 1, 137), pod(1, 3, 17)], (17, 7)),
+        ([pod(0, 0, 143), pod(0, 1, 143)], (143, 0)),
+        ([pod(0, 0, 0, phase="Succeeded"), pod(0, 1, 0, phase="Succeeded")], (0, None)),
+        ([pod(0, 0, 0, phase="Succeeded"), pod(0, 1, None, phase="Running")], (None, None)),
+        ([], (None, None)),
+    ],
+)
+def test_the_first_failure_of_its_own_is_the_exit_code(
+    pods: list[dict[str, Any]], expected: tuple[int | None, int | None]
+) -> None:
+    assert exit_of(sorted(pods, key=worker_of)) == expected
 
 
 @pytest.mark.slow
@@ -78,21 +107,22 @@ def test_a_time_limit_ends_the_job_and_is_no_crash(cluster: Clusters, tpuctl: Tp
 
 @pytest.mark.slow
 def test_a_job_is_listed_stopped_and_deleted(cluster: Clusters, tpuctl: Tpuctl) -> None:
-    world = cluster()
-    started = tpuctl(*launch("--detach", "--job", "nap", "--env", "NAP=600", "--json"))
-    assert (started.exit_code, started.data["name"], started.data["chips"]) == (0, "nap", 16)
+    world = cluster(ONE)
+    nap = ("--detach", "--job", "nap", "--json")
+    started = tpuctl(*launch(*nap, "--env", "NAP=600", type="v6e-1"))
+    assert (started.exit_code, started.data["name"], started.data["chips"]) == (0, "nap", 1)
     wait_until(lambda: tpuctl("show", "nap", "--json").data["state"] == "READY")
     (listed,) = tpuctl("list", "--provider", "gke", "--json").data["tpus"]
-    assert (listed["name"], listed["chips"], len(listed["workers"])) == ("nap", 16, 4)
+    assert (listed["name"], listed["chips"], len(listed["workers"])) == ("nap", 1, 1)
     assert listed["usd_per_hour"] is None
     # The same command finds it; another one with its name is refused.
-    again = tpuctl(*launch("--detach", "--job", "nap", "--env", "NAP=600", "--json"))
+    again = tpuctl(*launch(*nap, "--env", "NAP=600", type="v6e-1"))
     assert (again.exit_code, again.data["name"]) == (0, "nap")
     assert "has started nap before" in again.stderr
-    other = tpuctl(*launch("--detach", "--job", "nap", "--json"))
+    other = tpuctl(*launch(*nap, type="v6e-1"))
     assert (other.exit_code, other.document["errors"][0]["code"]) == (1, "already_exists")
     assert world.calls("gke_create") == 3
-    assert "Stopped job nap on workers 0-3" in tpuctl("stop", "nap").stdout
+    assert "Stopped job nap on" in tpuctl("stop", "nap").stdout
     assert tpuctl("show", "nap", "--json").data["state"] == "SUSPENDED"
     assert not world.emulator.scenario.gke.queues
     assert tpuctl("ssh", "nap").exit_code == 2
