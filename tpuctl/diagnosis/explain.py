@@ -276,10 +276,10 @@ def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
 
 def _is_part_of(hit: _Hit, warning: _Hit) -> bool:
     """Whether a match is only words of a harmless line."""
-    if warning.failure.kind != "warning" or hit is warning or hit.line != warning.line:
-        return False
     here, around = hit.found, warning.found
-    return around.start <= here.start and here.end <= around.end
+    is_harmless = warning.failure.kind == "warning" and "…" not in warning.pattern.words
+    is_within = around.start <= here.start and here.end <= around.end
+    return is_harmless and hit is not warning and hit.line == warning.line and is_within
 
 
 def _rank(hit: _Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:
