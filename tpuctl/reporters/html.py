@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import count
+from pathlib import Path
 
 # A report is shown to others: of a path on this machine it has the last part only.
-_FOLDER = re.compile(r"(?<![\w.~/\\])/(?!/)(?:[^\s/'\"<>|]+/)+(?=[^\s/])")
+_FOLDER = re.compile(r"(?<![\w.~/\\])/(?!/)(?:[^\s/:'\"<>|]+/)+(?=[^\s/])")
 _COLOURS = 6
 _LONGEST_LABEL = 44
 _MOST_COLUMNS = 5
@@ -70,7 +71,7 @@ def _checksum(code: str) -> str:
 
 def without_folders(text: str) -> str:
     """Return a text with the last part of each absolute path, not the folders it is in."""
-    return _FOLDER.sub("", text)
+    return _FOLDER.sub("", text.replace(f"{Path.home()}/", ""))
 
 
 def _text(text: str) -> str:
@@ -110,26 +111,24 @@ def steps(advice: Iterable[tuple[str, str]]) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, name: str = "Table") -> str:
     """Write a table without its empty columns; numbers are aligned to the right.
 
-    Without titles it lists names and values. A wide one scrolls on a small screen.
+    Without titles it lists names and values. One that is too wide scrolls.
     """
     lines = list(rows)
     kept = [at for at, _ in enumerate(header) if any(line[at] for line in lines)]
     numeric = {at for at in kept[1:] if any(header) and _is_numeric([row[at] for row in lines])}
-    head = "".join(_cell("th", header[at], at in numeric, scope="col") for at in kept)
+    head = "".join(_cell(header[at] and "col", header[at], at in numeric) for at in kept)
     body = "".join(
-        "<tr>"
-        + "".join(
-            _cell("td" if at != kept[0] else "th", line[at], at in numeric, scope="row")
-            for at in kept
-        )
-        + "</tr>"
+        f"<tr>{_cell('row', line[kept[0]], False)}"
+        f"{''.join(_cell('', line[at], at in numeric) for at in kept[1:])}</tr>"
         for line in lines
     )
     top = f"<thead><tr>{head}</tr></thead>" if any(header) else ""
-    made = f'<table class="{"" if top else "facts"}">{top}<tbody>{body}</tbody></table>'
-    if len(kept) <= _MOST_COLUMNS:
-        return made
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(name)}">{made}</div>'
+    if not top:
+        return f'<table class="facts"><tbody>{body}</tbody></table>'
+    return (
+        f'<div class="scroll{" wide" if len(kept) > _MOST_COLUMNS else ""}" role="region" '
+        f'tabindex="0" aria-label="{_text(name)}"><table>{top}<tbody>{body}</tbody></table></div>'
+    )
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
@@ -137,9 +136,9 @@ def _is_numeric(cells: Sequence[str]) -> bool:
     return 2 * numbers > sum(cell not in ("", "-") for cell in cells)
 
 
-def _cell(kind: str, text: str, is_number: bool, *, scope: str) -> str:
-    css = ' class="number"' if is_number else ""
-    return f"<{kind}{css}{f' scope={scope}' if kind == 'th' else ''}>{_text(text)}</{kind}>"
+def _cell(heads: str, text: str, is_number: bool) -> str:
+    tag = f"th scope={heads}" if heads else "td"
+    return f"<{tag}{' class=number' if is_number else ''}>{_text(text)}</{tag[:2]}>"
 
 
 def chart(

@@ -45,6 +45,7 @@ def save(result: Outcome, path: str | Path) -> Path:
 
 def page(result: Outcome) -> str:
     """Write a result as one HTML page: the answer, a chart, the evidence, what to do."""
+    from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.datasets.models import Description
     from tpuctl.demo.demo import Day
     from tpuctl.profiling.compare import Comparison
@@ -57,7 +58,9 @@ def page(result: Outcome) -> str:
         return demo_page(result)
     command, report = display.command_and_report(result)
     answer, parts = display.answer_of(result), [part for part in display.flat(report) if part != ""]
-    if isinstance(result, Comparison):
+    if isinstance(result, FitComparison):
+        answer = _fitting(result)
+    elif isinstance(result, Comparison):
         answer = _difference(result)
     elif not answer and parts and display.is_line(parts[0]):
         answer, *rest = str(parts.pop(0)).strip().splitlines()
@@ -183,6 +186,11 @@ def _difference(result: Any) -> str:
         return f"{result.before.target} and {result.after.target}"
     times = rates["after"] / rates["before"]
     return f"The input is {times:.3g} times as fast as before."
+
+
+def _fitting(result: Any) -> str:
+    names = [one.accelerator_type for one in result.types if one.fits]
+    return f"{result.types[0].target} fits {', '.join(names) or 'none of the types'}."
 
 
 def _fit(fit: Any) -> list[str]:

@@ -170,7 +170,7 @@ def stages(profile: Profile, mark: str = "") -> str:
     kept = [at for at, title in enumerate(_COLUMNS) if title.startswith(mark)]
     rows = [[row[at] for at in kept] for row in map(_row, profile.stages)]
     titles = [_COLUMNS[at].lstrip("*") for at in kept]
-    return html.table(titles, rows, name="Stages") if rows else ""
+    return html.table(titles, rows, name=f"Stages of {profile.target}") if rows else ""
 
 
 def _row(stage: Stage) -> tuple[str, ...]:
