@@ -220,8 +220,9 @@ def render_profile_diff(result: Comparison) -> RenderableType:
     table = layout.table("", *right, right=right)
     for row in result.rows:
         style = {True: "green", False: "red", None: ""}[row.better]
+        word = {True: ", better", False: ", worse", None: ""}[row.better]
         before, after = (_amount(value, row.unit) for value in (row.before, row.after))
-        table.add_row(row.name, before, after, layout.text(_change(row), style))
+        table.add_row(row.name, before, after, layout.text(_change(row) + word, style))
     sides = (("before", result.before), ("after", result.after))
     lines = (layout.text(f"{name}: {side.target} ({side.verdict})") for name, side in sides)
     return layout.stack(*lines, "", table)
