@@ -114,9 +114,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, name: str = "
     Without titles it lists names and values. One that is too wide scrolls.
     """
     lines = list(rows)
-    if not lines:
-        return ""
     kept = [at for at, _ in enumerate(header) if {line[at] for line in lines} - {"", "-"}]
+    if not kept:
+        return ""
     numeric = {at for at in kept[1:] if any(header) and _is_numeric([row[at] for row in lines])}
     head = "".join(_cell(header[at] and "col", header[at], at in numeric) for at in kept)
     body = "".join(

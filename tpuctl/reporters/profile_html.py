@@ -15,19 +15,9 @@ from tpuctl.reporters.profile import figures, prediction, stage_operations
 Piece = tuple[float, str, str]
 # Titles of the columns; those of the short table are marked.
 _COLUMNS = (
-    "*stage",
-    "*share of CPU",
-    "*CPU ms per example",
-    "from",
-    "to",
-    "*calls in flight",
-    "allowed",
-    "*alone, examples/s",
-    "operation",
-    "inside",
-    "where",
-    "method",
-)
+    "*stage", "*share of CPU", "*CPU ms per example", "from", "to", "*calls in flight", "allowed",
+    "*alone, examples/s", "operation", "inside", "where", "method",
+)  # fmt: skip
 # As many stages have a colour of their own.
 _MOST_STAGES = 4
 OTHER = "other"
@@ -170,7 +160,7 @@ def stages(profile: Profile, mark: str = "") -> str:
     kept = [at for at, title in enumerate(_COLUMNS) if title.startswith(mark)]
     rows = [[row[at] for at in kept] for row in map(_row, profile.stages)]
     titles = [_COLUMNS[at].lstrip("*") for at in kept]
-    return html.table(titles, rows, name=f"Stages of {profile.target}") if rows else ""
+    return html.table(titles, rows, name=f"Stages of {profile.target}")
 
 
 def _row(stage: Stage) -> tuple[str, ...]:
