@@ -43,7 +43,7 @@ bench = typer.Typer(
     ),
 )
 
-TemplateName = Annotated[str, Argument(help="Name of a template.")]
+TemplateName = Annotated[str, Argument(metavar="TEMPLATE", help="Name of a template.")]
 
 
 @templates.callback()
@@ -133,7 +133,9 @@ def lint(
 
 @parsed_by(LaunchCommand)
 def launch(
-    script: Annotated[str, Argument(help="Name of a template, or path of a script.")],
+    script: Annotated[
+        str, Argument(metavar="TEMPLATE|SCRIPT", help="Name of a template, or path of a script.")
+    ],
     arguments: Annotated[
         list[str] | None,
         Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
@@ -313,7 +315,9 @@ def fit(
 @bench.callback()
 def run_bench(
     context: typer.Context,
-    template: Annotated[str, Option(help="Template to train, on fake data.")] = "mnist-cnn",
+    template: Annotated[
+        str, Option(metavar="TEMPLATE", help="Template to train, on fake data.")
+    ] = "mnist-cnn",
     batch: Annotated[str, Option(metavar="N,N...", help="Global batch sizes.")] = "256,512,1024",
     epochs: Annotated[
         int, Option(metavar="N", help="Epochs; the first is reported separately.")
