@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import itertools
 import json
 import signal
 from pathlib import Path
@@ -220,7 +221,7 @@ def write_ranks(reviews: Path, path: Path) -> Path:
     with reviews.open(newline="") as file:
         rows = list(csv.DictReader(file))
     texts = [row["review"].replace("<br />", " ").lower().split() for row in rows]
-    ranks = {word: rank for rank, word in enumerate(dict.fromkeys(sum(texts, [])), 1)}
+    ranks = {word: rank for rank, word in enumerate(dict.fromkeys(itertools.chain(*texts)), 1)}
     x = np.array([[ranks[word] for word in text] for text in texts], dtype=object)
     y = np.array([row["sentiment"] == "positive" for row in rows], np.int64)
     np.savez(path, x_train=x[:256], y_train=y[:256], x_test=x[256:], y_test=y[256:])
