@@ -14,6 +14,14 @@ What they return shows itself: a card in a notebook, the report with print(); `.
 data of `--json`, and `.save("result.json")` or `.save("result.html")` writes it.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and "-m tpuctl" in " ".join(sys.orig_argv):
+    # Python put the current folder first: nothing that is imported from here on may be in it.
+    is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+    if not is_safe and not __file__.startswith(f"{sys.path[0]}/tpuctl/"):
+        del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 from tpuctl.lazy import lazy

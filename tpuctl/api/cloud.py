@@ -340,6 +340,7 @@ def watch(
     project: str | None = None,
     dry_run: bool = False,
     confirm: "Callable[[WatchPlan], None]" = warn_about,
+    show: "Callable[[WatchResult], None]" = lambda result: None,
     sink: "Sink" = print_output,
     note: Callable[[str], None] = lambda text: None,
     progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
@@ -368,6 +369,7 @@ def watch(
         project: Google Cloud project; by default the one set.
         dry_run: Return the plan and do nothing.
         confirm: Called with the plan before anything is done; raise an exception to stop.
+        show: Called with the result before it is recorded that the watch is over.
         sink: Receives the job's output; by default it goes to stdout and stderr.
         note: Receives a line for each step.
         progress: Context manager for the progress of a create.
@@ -407,7 +409,13 @@ def watch(
         confirm(plan)
         actions = Actions(cloud, login, sink=sink, note=note, progress=progress)
         return watch_planned(
-            actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
+            actions,
+            plan.watch_state,
+            spec,
+            store=store,
+            note=note,
+            show=show,
+            delete_at_end=delete_at_end,
         )
 
 

@@ -126,12 +126,14 @@ def watch(
         project=project,
         dry_run=dry_run,
         confirm=lambda plan: _confirm(plan, yes=yes),
+        show=lambda result: output.show(result, report.render_watched),
         sink=output.worker_sink(),
         note=output.note,
         progress=states,
         on_warning=output.warn,
     )
-    output.show(result, report.render_watch_plan if dry_run else report.render_watched)
+    if dry_run:
+        output.show(result, report.render_watch_plan)
 
 
 def _confirm(plan: WatchPlan, *, yes: bool) -> None:
