@@ -97,7 +97,6 @@ def _join_deletions(parts: Sequence[DeleteResult], failures: Sequence[TpuctlErro
         project=next((part.project for part in parts if part.project), ""),
         unreachable_zones=tuple(zone for part in parts for zone in part.unreachable_zones),
         not_planned=(*(error for part in parts for error in part.not_planned), *failures),
-        unproven=tuple(text for part in parts for text in part.unproven),
     ).summed()
 
 

@@ -236,7 +236,7 @@ def _fetch(client: KaggleClient, url: str, out: Path, name: str, known: Any) -> 
     size, digest = known if isinstance(known, list) and len(known) == 2 else (None, None)
     if target.is_file() and digest and _digest(target) == digest:
         return target.stat().st_size
-    part = target.with_name(f".{target.name[:200]}.tpuctl-part")
+    part = target.with_name(f".{target.name[:40]}.tpuctl-part")
 
     def receive() -> int:
         with translated_write_errors(target), open_own(part, "ab") as file:
@@ -269,6 +269,7 @@ def _place(out: Path, name: str) -> Path:
     """Return where a file is written, which is below `out` whatever its name and links say."""
     parts = name.split("/")
     bad = any(part in ("", ".", "..") or "\0" in part for part in parts)
+    bad = bad or any("\ud800" <= character <= "\udfff" for character in name)
     target = out.joinpath(*parts)
     if not bad:
         ensure_folder(target.parent)

@@ -215,7 +215,7 @@ class Kaggle:
         found = self.client.kernels(PREFIX)
         names = {str(each.get("ref")).rpartition("/")[2]: each for each in found}
         return {
-            name: int(each.get("currentVersionNumber") or 1)
+            name: number if isinstance(number := each.get("currentVersionNumber"), int) else 1
             for name, each in names.items()
             if name.startswith(PREFIX)
         }
