@@ -352,7 +352,7 @@ def launch_here(place: Place, stack: ExitStack) -> Opened:
 
 
 def _answers(place: Place) -> int:
-    """How many watches have said that the job is done; each of them may have run it once."""
+    """How many watches have said that the job is done."""
     found = [run.stdout for run in place.runs if run.words[0] == "watch"]
     return sum('"status": "ok"' in text and text.endswith("}\n") for text in found)
 
@@ -367,12 +367,12 @@ def watch(place: Place, stack: ExitStack, *more: str) -> Opened:
         homes = _homes(place)
         ran = {k: len(v.split()) for k, v in homes.items() if k.endswith("ran")}
         files = {k: v for k, v in homes.items() if k not in ran}
-        again = _answers(place) - 1
         made = [p.read_text() for p in (place.root / "state/creates").glob("*.json")]
-        tpus = len([text for text in made if json.loads(text)["node_id"]])
-        again_there = again * ("--delete" in more)
-        ran = {name: times - again for name, times in ran.items()}
-        return {**look(), **files, "ran": ran, "tpus": tpus - again_there}
+        tpus = len([text for text in made if json.loads(text).get("node_id")])
+        # A watch that said the job is done, and is started again, may be a new one.
+        often = {times if times < 1 else max(1, times + 1 - _answers(place))
+                 for times in (tpus, *ran.values())}  # fmt: skip
+        return {**look(), **files, "often": often}
 
     words = [*words, *more, "--", "python3", "train.py"]
     return Opened(words, result, methods=_asked(emulator))
