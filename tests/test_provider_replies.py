@@ -1,5 +1,6 @@
 """Colab and Kaggle may answer with any JSON and any header: an answer or one of our errors."""
 
+import http.client
 import json
 import os
 import random
@@ -18,6 +19,7 @@ pytest.importorskip("asyncssh")
 
 from tests.colab_world import ColabWorld
 from tests.colab_world import colab_world as colab_world
+from tests.conftest import EMULATOR_TOKEN
 from tests.fuzzing import damage_json
 from tests.kaggle_world import Kaggles, World
 from tests.kaggle_world import kaggle as kaggle
@@ -211,3 +213,35 @@ def test_what_is_uploaded_goes_to_https_or_the_emulator(
             client.create_data("tpuctl-x", tmp_path / "secret", "x")
         with pytest.raises(InvalidInputError, match="not https"), client.opened(scheme, 0):
             pass
+
+
+PAGES = {
+    "fetch": {"Sec-Fetch-Site": "cross-site"},
+    "rebound": {"Sec-Fetch-Site": "same-origin"},
+    "old browser": {"Origin": "https://evil.example"},
+    "sandbox": {"Origin": "null"},
+    "length": {"Content-Length": "-1"},
+    "no length": {"Content-Length": "many"},
+    "long": {"Content-Length": "9" * 30},
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_emulated_colab_refuses_pages_and_endless_bodies(
+    colab_world: ColabWorld, name: str
+) -> None:
+    place = urlsplit(colab_world().url)
+    client = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
+    for headers, statuses in (
+        (PAGES[name], (403, 413)),
+        ({"Origin": colab_world.colab.url}, (200,)),
+    ):
+        client.putrequest("GET", "/tun/m/assignments?authuser=0")
+        sent = {"Authorization": f"Bearer {EMULATOR_TOKEN}", **headers}
+        for header, value in sent.items():
+            client.putheader(header, value)
+        client.endheaders()
+        reply = client.getresponse()
+        reply.read()
+        assert reply.status in statuses
+        client.close()
