@@ -143,7 +143,7 @@ def test_a_life_time_that_was_prolonged_since_is_respected(world: Worlds, journa
     leftovers = find_orphans(here.api, journal=journal)
     for key, node in here.emulator.advance().nodes.items():
         assert key.name == request.name
-        node.spec.document["labels"][LABEL_TTL_S] = "36000"
+        node.document["labels"][LABEL_TTL_S] = "36000"
     ended = delete_orphans(here.api, leftovers, journal=journal)
     assert [find.action for find in ended.found] == ["left_alone"]
     assert ended.warnings
