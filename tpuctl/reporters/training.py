@@ -55,11 +55,11 @@ def render_launch(result: Any) -> str | None:
         case Tpu():
             return None
     if getattr(result, "provider", "") == "gke":
-        return render_cluster_run(result)
+        return _cluster_run(result)
     return render_run(result)
 
 
-def render_cluster_run(result: Any) -> str:
+def _cluster_run(result: Any) -> str:
     """Write the JobSet of a planned job on GKE, or say what became of its attempts."""
     from tpuctl.providers.gke.follow import ClusterRun
     from tpuctl.providers.gke.manifest import to_yaml

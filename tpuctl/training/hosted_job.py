@@ -8,6 +8,7 @@ starts. What came of it is in `tpuctl/training.json`, which `launch` shows when 
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,10 @@ _EMULATED = "TPUCTL_EMULATED_DEVICES"
 
 def main() -> None:
     """Run the job that the file describes, and end with its exit code."""
+    if os.getpid() == 1:
+        # The first process of a container gets only the signals that it handles, and nobody else
+        # gets any: without this a job could not save itself when its node is taken away.
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(-1, signal.SIGTERM))
     try:
         code = _run(read_json(Path(sys.argv[1])))
     except TpuctlError as error:

@@ -237,6 +237,10 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
         if run and find(cluster, run.name):
             note(f"The same command has started {run.name} before; following that job.")
             return store.write(run, phase="pushed")
+        other = store.find(plan.name)
+        if run is None and other and other.phase != "home" and other.endpoint != place_of(cluster):
+            told = f"A job {plan.name} runs in another cluster, {other.owner}."
+            raise AlreadyExistsError(told, hint="Give this one another --job.")
         if run is None:
             run = Run(
                 name=plan.name,
