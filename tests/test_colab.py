@@ -350,11 +350,35 @@ def test_after_a_detached_launch_the_guard_fetches_and_deletes(
     assert (tmp_path / "launch-job-output" / "made.txt").read_text() == "made"
 
 
-def test_watch_is_refused_by_name(colab_world: ColabWorld, tpuctl: Tpuctl) -> None:
-    colab_world()
-    assert tpuctl(*NO_WAIT).exit_code == 0
-    refused = tpuctl("watch", "t1", "--json", "--", "true")
-    assert (refused.exit_code, refused.document["errors"][0]["code"]) == (2, "unsupported")
+COUNT = "echo attempt $TPUCTL_ATTEMPT; [ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600; exit 3"
+
+
+def test_watch_creates_a_runtime_again_that_was_taken_away(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world(scale=60)
+    assert tpuctl(*CREATE, "--ttl", "5h").exit_code == 0
+    (first,) = ours(colab)
+    at_request(colab, "keep_alive", lambda: colab.account.runtimes.pop(first))
+    watch = ("watch", "t1", "--max-crashes", "1", "--json", "--", "sh", "-c", COUNT)
+    ended = tpuctl(*watch)
+    assert ended.exit_code == 3, ended.stderr
+    assert [each["cause"] for each in ended.data["attempts"]] == ["preempted", "crash"]
+    (second,) = ours(colab)
+    assert second != first
+    (record,) = colab_world.records.all()
+    assert record.expires
+    assert tpuctl("watch", "t1", "--spot", "--json", "--", "true").exit_code == 2
+
+
+def test_watch_does_not_create_again_what_was_deleted_on_purpose(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world(scale=60)
+    assert tpuctl(*CREATE, "--ttl", "8m").exit_code == 0
+    ended = tpuctl("watch", "t1", "--json", "--", "sleep", "600")
+    assert (ended.exit_code, ours(colab)) == (1, [])
+    assert "its time to live is over" in ended.data["attempts"][0]["reason"]
 
 
 @PLANES

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -342,31 +343,46 @@ def watch(
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.actions import Actions, Login
     from tpuctl.supervise.loop import watch as watch_planned
-    from tpuctl.supervise.plan import WatchOptions, plan_job, plan_watch, resolve_watch_zones
-    from tpuctl.supervise.state import StateFile
+    from tpuctl.supervise.plan import (
+        WatchOptions,
+        plan_job,
+        plan_on_provider,
+        plan_watch,
+        resolve_watch_zones,
+    )
+    from tpuctl.supervise.provider_actions import ProviderActions, Supervised
+    from tpuctl.supervise.state import Place, StateFile
 
     if accelerator_type:
         describe(accelerator_type)
     user, plain = split_user(name)
-    owner = owner_of(plain, project=project)
-    if not is_plane(owner):
+    owner = owner_of(plain, project=project, on_warning=on_warning)
+    if not is_plane(owner) and not isinstance(owner, Supervised):
         raise owner.abilities.refuse("watch")
     spec = plan_job(as_words(command), **job)
-    look_in, zones = resolve_watch_zones(zone)
+    look_in, zones = resolve_watch_zones(zone if is_plane(owner) or zone else ())
     options = WatchOptions(
         look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version
     )
     login = Login(
         user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given=plain != name
     )
-    cloud = _open(project, on_warning)
-    store = StateFile(cloud.api, plain)
+    talk: Any = {"sink": sink, "note": note, "progress": progress}
+    if isinstance(owner, Supervised):
+        store = StateFile(Place(owner.abilities.name, owner.endpoint), plain)
+        make_plan = partial(plan_on_provider, owner, plain, options, spec, store=store, fresh=fresh)
+        make_actions: Any = partial(ProviderActions, owner, login, **talk)
+    else:
+        cloud = _open(project, on_warning)
+        store = StateFile(cloud.api, plain)
+        make_plan = partial(plan_watch, cloud, plain, options, spec, store=store, fresh=fresh)
+        make_actions = partial(Actions, cloud, login, **talk)
     if dry_run:
-        return plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
+        return make_plan()
     with store.alone():
-        plan = plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
+        plan = make_plan()
         confirm(plan)
-        actions = Actions(cloud, login, sink=sink, note=note, progress=progress)
+        actions = make_actions()
         return watch_planned(
             actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
         )

@@ -133,7 +133,7 @@ class Guard:
         if record.runtime_id in {each.id for each in self._api.list()}:
             return True
         sys.stderr.write(f"{self._api.clock.now():%F %T} deleted {record.runtime_id}: {why}\n")
-        self._records.forget(record)
+        self._records.forget(record, why)
         return False
 
     def _is_keep_alive_due(self, now: datetime) -> bool:
