@@ -1,12 +1,9 @@
 """TPUs from Python: what the commands of the same names do, with the same settings."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.api.workers import as_words, print_output, python_warning, refuse_unused
+from tpuctl.api.workers import python_warning, refuse_unused
 from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud, zone_to_delete_in
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.errors import UsageError
@@ -24,9 +21,6 @@ if TYPE_CHECKING:
     from tpuctl.cloud.wait import WaitResult
     from tpuctl.providers.offers import Offers
     from tpuctl.providers.port import HostedPlan, Provider
-    from tpuctl.remote.output import Sink
-    from tpuctl.supervise.messages import WatchResult
-    from tpuctl.supervise.plan import WatchPlan
 
 OnWarning = Callable[[str], None]
 
@@ -192,7 +186,7 @@ def wait(
     if not is_plane(owner):
         return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
-        _open(project, on_warning).api,
+        open_with_warnings(project, on_warning).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -271,121 +265,7 @@ def quota(
     """Read how many chips the project may have in each zone, of one type or of all."""
     from tpuctl.cloud.quotas import read_quotas
 
-    return read_quotas(_open(project, on_warning).api, accelerator_type)
-
-
-@overload
-def watch(
-    name: str, command: str | Sequence[str], *, dry_run: Literal[False] = False, **options: Any
-) -> "WatchResult": ...
-@overload
-def watch(
-    name: str, command: str | Sequence[str], *, dry_run: bool, **options: Any
-) -> "WatchResult | WatchPlan": ...
-def watch(
-    name: str,
-    command: str | Sequence[str],
-    *,
-    zone: str | Sequence[str] | None = None,
-    accelerator_type: str | None = None,
-    spot: bool | None = None,
-    queued: bool | None = None,
-    ttl_s: float | None = None,
-    max_usd: float | None = None,
-    runtime_version: str | None = None,
-    fresh: bool = False,
-    delete_at_end: bool = False,
-    key: Path | None = None,
-    jump: str | None = None,
-    internal_ip: bool = False,
-    project: str | None = None,
-    dry_run: bool = False,
-    confirm: "Callable[[WatchPlan], None]" = warn_about,
-    sink: "Sink" = print_output,
-    note: Callable[[str], None] = lambda text: None,
-    progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
-    on_warning: OnWarning = python_warning,
-    **job: Any,
-) -> "WatchResult | WatchPlan":
-    """Run a job and keep it alive, on another TPU when this one is taken away; costs money.
-
-    Args:
-        name: Name of the TPU; user@NAME logs in as that user.
-        command: The program and its arguments.
-        zone: Where the TPU is and is recreated, several zones to recreate it in, or "auto".
-        accelerator_type: Type to create where there is no TPU yet. Like the following options, by
-            default the same as the TPU has now.
-        spot: Whether to create spot TPUs.
-        queued: Whether to create queued resources.
-        ttl_s: Time to live of each TPU.
-        max_usd: Total budget for all TPUs of this watch.
-        runtime_version: TPU software version.
-        fresh: Start over instead of resuming an interrupted watch.
-        delete_at_end: Delete the TPU when the job is done or given up.
-        key: Private SSH key to log in with.
-        jump: SSH jump host, as USER@HOST.
-        internal_ip: Connect to internal addresses.
-        project: Google Cloud project; by default the one set.
-        dry_run: Return the plan and do nothing.
-        confirm: Called with the plan before anything is done; raise an exception to stop.
-        sink: Receives the job's output; by default it goes to stdout and stderr.
-        note: Receives a line for each step.
-        progress: Context manager for the progress of a create.
-        on_warning: Called with each warning about earlier creates.
-        **job: Options of `plan_job`: `env`, `code`, `folder`, `max_crashes`, `hang_after_s`,
-            `bad_host_after_s`, `include_secrets`.
-
-    Raises why nothing could be started, and TryAgainError where the TPU is already being watched;
-    why a job was given up is in the result.
-    """
-    from tpuctl.hardware.types import describe
-    from tpuctl.providers.registry import is_plane, owner_of
-    from tpuctl.remote.hosts import parse_hosts, split_user
-    from tpuctl.supervise.actions import Actions, Login
-    from tpuctl.supervise.loop import watch as watch_planned
-    from tpuctl.supervise.plan import (
-        WatchOptions,
-        plan_job,
-        plan_on_provider,
-        plan_watch,
-        resolve_watch_zones,
-    )
-    from tpuctl.supervise.provider_actions import ProviderActions, Supervised
-    from tpuctl.supervise.state import Place, StateFile
-
-    if accelerator_type:
-        describe(accelerator_type)
-    user, plain = split_user(name)
-    owner = owner_of(plain, project=project, on_warning=on_warning)
-    if not is_plane(owner) and not isinstance(owner, Supervised):
-        raise owner.abilities.refuse("watch")
-    spec = plan_job(as_words(command), **job)
-    look_in, zones = resolve_watch_zones(zone if is_plane(owner) or zone else ())
-    options = WatchOptions(
-        look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version
-    )
-    login = Login(
-        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given=plain != name
-    )
-    talk: Any = {"sink": sink, "note": note, "progress": progress}
-    if isinstance(owner, Supervised):
-        store = StateFile(Place(owner.abilities.name, owner.endpoint), plain)
-        make_plan = partial(plan_on_provider, owner, plain, options, spec, store=store, fresh=fresh)
-        make_actions: Any = partial(ProviderActions, owner, login, **talk)
-    else:
-        cloud = _open(project, on_warning)
-        store = StateFile(cloud.api, plain)
-        make_plan = partial(plan_watch, cloud, plain, options, spec, store=store, fresh=fresh)
-        make_actions = partial(Actions, cloud, login, **talk)
-    if dry_run:
-        return make_plan()
-    with store.alone():
-        plan = make_plan()
-        confirm(plan)
-        actions = make_actions()
-        return watch_planned(
-            actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
-        )
+    return read_quotas(open_with_warnings(project, on_warning).api, accelerator_type)
 
 
 def _providers(
@@ -402,7 +282,8 @@ def _providers(
     return [each for each in found if is_plane(each) or not (zone or project)]
 
 
-def _open(project: str | None, on_warning: OnWarning) -> Cloud:
+def open_with_warnings(project: str | None, on_warning: OnWarning) -> Cloud:
+    """Connect, and pass the warnings on."""
     cloud = open_cloud(project)
     for warning in cloud.warnings:
         on_warning(warning)

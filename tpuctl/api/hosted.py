@@ -70,8 +70,8 @@ def launch_on_kaggle(
     def note(text: str) -> None:
         on_progress(message(text))
 
-    asked = _job(script, options)
-    asked = replace(asked, code=code, resume=resume, limit_s=ttl_s, job=job)
+    asked = _job(script, options, code)
+    asked = replace(asked, resume=resume, limit_s=ttl_s, job=job)
     client, store = KaggleClient(), RunStore()
     plan = plan_run(client, store, asked)
     if dry_run:
@@ -180,9 +180,9 @@ def _create_for(
     return name
 
 
-def _job(script: str, options: dict[str, Any]) -> KaggleJob:
+def _job(script: str, options: dict[str, Any], code: Path | None) -> KaggleJob:
     """Check what can be checked here: the script, its flags, and that no secret is among them."""
-    from tpuctl.providers.kaggle.pack import refuse_secrets
+    from tpuctl.providers.kaggle.pack import place_script, refuse_secrets
     from tpuctl.providers.kaggle.runs import KaggleJob
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
@@ -194,7 +194,8 @@ def _job(script: str, options: dict[str, Any]) -> KaggleJob:
     plan_launch(found, choice, options["settings"], options["arguments"])
     refuse_secrets([*options["settings"], *options["arguments"]])
     plan["settings"], extra = _with_data(options["settings"])
-    return KaggleJob(Path(found.path), plan, extra=extra)
+    plan["target"], source = place_script(Path(found.path), code)
+    return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))
 
 
 def _with_data(settings: Sequence[str]) -> tuple[list[str], tuple[tuple[Path, str], ...]]:

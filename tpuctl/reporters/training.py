@@ -108,7 +108,7 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
     step = result.get("step_ms") or {}
     epochs = result.get("epochs")
     last = epochs[-1] if isinstance(epochs, list) and epochs else {}
-    rate, wait, seen = result.get("examples_per_s"), training.input_wait_fraction, training.watched
+    rate, seen = result.get("examples_per_s"), training.watched
     step_ms = f"{step['p50']:.1f} ms (median)" if step else ""
     if seen and not step:
         step_ms, rate = f"{seen.step_ms:.1f} ms (mean)", seen.examples_per_s
@@ -117,7 +117,7 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
         ("replicas", str(result.get("replicas") or "")),
         ("step", step_ms),
         ("speed", f"{rate:,.0f} examples/s" if rate else ""),
-        ("input wait", f"{wait:.0%}" if wait is not None else ""),
+        *((name, f"{share:.0%}") for name, share in training.idle_shares.items()),
         ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
         ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
     ]

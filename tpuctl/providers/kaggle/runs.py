@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -128,16 +128,14 @@ class RunStore:
 
 @dataclass(frozen=True)
 class KaggleJob:
-    """What is to run. `plan` are the arguments of `plan_training`, without the script.
+    """What is to run: `work` for `hosted_job`, with files and folders and their places.
 
-    `resume` is "last", the name of a run, or a folder with checkpoints; `extra` are local files
-    and their places on the machine.
+    `resume` is "last", the name of a run, or a folder with checkpoints.
     """
 
     script: Path
-    plan: dict[str, Any]
-    code: Path | None = None
-    extra: tuple[tuple[Path, str], ...] = ()
+    work: Mapping[str, Any]
+    sources: tuple[tuple[Path, str], ...]
     resume: str | None = None
     limit_s: float | None = None
     job: str | None = None
@@ -171,11 +169,11 @@ class KagglePlan(Outcome):
 
 def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
     """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
-    known, extra = limits(), list(job.extra)
+    known, sources = limits(), list(job.sources)
     resumes = _resolve_resume(client, store, job)
     if resumes and Path(resumes).is_absolute():
-        extra.append((Path(resumes), ""))
-    packed = pack(job.script, job.plan, code=job.code, extra=extra)
+        sources.append((Path(resumes), ""))
+    packed = pack(job.work, sources)
     asked = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
     adopted = _open_run(store, client, key)
@@ -211,12 +209,17 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
     )
 
 
-def submit(client: KaggleClient, store: RunStore, plan: KagglePlan, note: Note) -> Run:
-    """Start the planned run, or return the one that the same command has started before."""
+def submit(
+    client: KaggleClient, store: RunStore, plan: KagglePlan, note: Note, *, name: str = ""
+) -> Run:
+    """Start the planned run, or return the one that the same command has started before.
+
+    A `name` stands for the command.
+    """
     with store.alone(plan.key, wait_s=5.0):
-        run = _open_run(store, client, plan.key)
+        run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
-            name = f"{PREFIX}{_plain(Path(plan.script).stem)[:24]}-{secrets.token_hex(4)}"
+            name = name or f"{PREFIX}{_plain(Path(plan.script).stem)[:24]}-{secrets.token_hex(4)}"
             run = Run(
                 name=name.replace("--", "-"),
                 key=plan.key,
