@@ -420,3 +420,37 @@ def test_when_a_runtime_is_due() -> None:
     done = Record("t1", "k", "v5e-1", MORNING, until_done="j1", is_home=True)
     assert why_delete(done, later) is None
     assert "fetched" in str(why_delete(done, later, has_ended=True))
+
+
+TRAIN = """\
+import time
+import grain
+for epoch in range(4):
+    for batch in iter(grain.MapDataset.range(64).map(lambda i: i).batch(4).to_iter_dataset()):
+        time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("on", ["colab", pytest.param("t1", marks=pytest.mark.hosted)])
+def test_a_launch_says_what_it_waited_for_and_its_profile_comes_home(
+    colab_world: ColabWorld,
+    tpuctl: Tpuctl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on: str,
+) -> None:
+    pytest.importorskip("grain")
+    colab = colab_world()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    if on == "t1":
+        assert tpuctl(*CREATE, "--ttl", "1h").exit_code == 0
+    words = ("profile", "run", "--on", on, "--out", "it.tpuprof", "--json")
+    found = tpuctl(*words, "--", "python", "train.py")
+    assert found.exit_code == 0, found.stderr
+    assert "input wait" in found.stderr
+    assert "MXU would be idle" in found.stderr
+    assert found.data["kind"] == "grain"
+    assert tpuctl("profile", "show", "it.tpuprof").exit_code == 0
+    assert len(ours(colab)) == (on == "t1")
+    assert tpuctl(*words, "--steps", "3", "--", "python", "train.py").exit_code == 2

@@ -60,7 +60,7 @@ def launch_on_colab(
             hint=f"The price: {price}",
         )
     find_script(script)
-    name, job = _runtime_name(script), job or "launch"
+    name, job = runtime_name(script), job or "launch"
     _create(name, accelerator_type, ttl_s, on_warning, on_progress)
     with _without_waste(name, job):
         result = _run_job(
@@ -152,7 +152,7 @@ def _run_job(
     return result
 
 
-def _runtime_name(script: str) -> str:
+def runtime_name(script: str) -> str:
     """Name the runtime after the script, so that the same command finds it again."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
     return f"launch-{stem}"[:60].rstrip("-")

@@ -81,6 +81,10 @@ def run(
     deep: Annotated[
         bool, Option("--deep", help="Also trace operations in each stage; costs up to 5 %.")
     ] = False,
+    on: Annotated[
+        str | None,
+        Option(metavar="NAME|kaggle|colab", help="Run the program there, and fetch its profile."),
+    ] = None,
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -91,6 +95,7 @@ def run(
         tpuctl profile run photos --device-step-ms 60
         tpuctl profile run pipeline.py:make_dataset --out before.tpuprof
         tpuctl profile run --steps 100 -- python train.py
+        tpuctl profile run --on kaggle -- python train.py
     """
     with bars() as on_progress:
         result = tpuctl.profile.run(
@@ -105,6 +110,7 @@ def run(
             model=model,
             verify=verify,
             deep=deep,
+            on=on,
             out=out,
             html=html,
             fail_if=fail_if or (),

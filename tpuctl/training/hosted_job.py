@@ -61,7 +61,9 @@ def _plan_of(words: Sequence[str], env: Mapping[str, str]) -> LaunchPlan:
 
 def _measure(plan: LaunchPlan) -> Training:
     """Run a plan, and say what it waited for."""
-    training = watch_training(plan, profile=_OURS / "profile.tpuprof")
+    profile = _OURS / "profile.tpuprof"
+    profile.unlink(missing_ok=True)
+    training = watch_training(plan, profile=profile)
     write_atomically(_OURS / "training.json", json.dumps(to_plain(training)))
     if os.environ.get("TPU_WORKER_ID", "0") == "0":
         if training.executed:
