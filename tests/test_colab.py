@@ -318,7 +318,7 @@ def test_launch_creates_runs_fetches_and_deletes(
     colab = colab_world()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB + "raise SystemExit(7)\n")
-    words = ("launch", "job.py", "--on", "colab:v6e-1", "--no-check", "--ttl", "1h")  # fmt: skip
+    words = ("launch", "job.py", "--on", "colab:v6e-1", "--no-check", "--ttl", "1h", "--yes")
     done = tpuctl(*words)
     assert (done.exit_code, done.stdout) == (7, "trained\n"), done.stderr
     assert (tmp_path / "launch-job-output" / "made.txt").read_text() == "made"
@@ -333,7 +333,7 @@ def test_a_launch_that_cannot_start_leaves_no_runtime(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
     for words in (["missing.py"], ["job.py", "--strategy", "cpu"]):
-        assert tpuctl("launch", *words, "--on", "colab").exit_code != 0
+        assert tpuctl("launch", *words, "--on", "colab", "--yes").exit_code != 0
         assert ours(colab) == []
 
 
@@ -343,7 +343,7 @@ def test_after_a_detached_launch_the_guard_fetches_and_deletes(
     colab = colab_world(scale=60)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
-    words = ("launch", "job.py", "--on", "colab", "--no-check", "--detach")  # fmt: skip
+    words = ("launch", "job.py", "--on", "colab", "--no-check", "--detach", "--yes")  # fmt: skip
     done = tpuctl(*words)
     assert done.exit_code == 0, done.stderr
     wait_until(lambda: not ours(colab))
@@ -445,7 +445,7 @@ def test_a_launch_says_what_it_waited_for_and_its_profile_comes_home(
     (tmp_path / "train.py").write_text(TRAIN)
     if on == "t1":
         assert tpuctl(*CREATE, "--ttl", "1h").exit_code == 0
-    words = ("profile", "run", "--on", on, "--out", "it.tpuprof", "--json")
+    words = ("profile", "run", "--on", on, "--out", "it.tpuprof", "--json", "--yes")
     found = tpuctl(*words, "--", "python", "train.py")
     assert found.exit_code == 0, found.stderr
     assert "input wait" in found.stderr

@@ -81,7 +81,7 @@ def worlds(kaggle: Kaggles, colab_world: ColabWorld) -> Any:
 
 
 def words(on: str, *job: str) -> tuple[str, ...]:
-    options = ("--checkpoints", "kept", "--ttl", "30m", "--yes", "--json")
+    options = ("--checkpoints", "kept", "--ttl", "60m", "--yes", "--json")
     return ("watch", "--on", on, *options, "--", "python3", "train.py", *job)
 
 
@@ -120,7 +120,7 @@ def test_who_has_no_tpu_is_passed_over_and_a_failing_job_keeps_its_exit_code(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on", ["kaggle_status", "ssh"])
+@pytest.mark.parametrize("on", ["kaggle_status", pytest.param("ssh", marks=pytest.mark.hosted)])
 def test_after_kill_9_the_same_command_resumes_with_its_ledger(
     worlds: Any, tpuctl: Tpuctl, on: str, tmp_path: Path
 ) -> None:

@@ -116,7 +116,13 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         told.append("offers for dollars are left out; to allow them: --max-usd")
     told += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
     if not usable:
-        raise NoCapacityError(f"No TPU can be had now: {'; '.join(told)}.", hint="tpuctl offers")
+        rows = [(each.provider, f"{each.accelerator_type}: not now") for each in found.offers]
+        rows = [row for row in rows if not (row[0] == "cloud-tpu" and not max_usd)]
+        rows += [(name, why.partition(". ")[0]) for name, why in found.unusable.items()]
+        rows += [(error.code, str(error)) for error in found.failures]
+        rows += [] if max_usd else [("for dollars", "left out; to allow them: --max-usd")]
+        table = "".join(f"\n  {name:<12}{why}" for name, why in dict.fromkeys(rows))
+        raise NoCapacityError(f"No TPU can be had now.{table}", hint="tpuctl offers")
     return AutoPlan(script, tuple(usable), tuple(told))
 
 
@@ -193,19 +199,21 @@ def _job(script: str, options: dict[str, Any], code: Path | None) -> KaggleJob:
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
     plan_launch(found, choice, options["settings"], options["arguments"])
     refuse_secrets([*options["settings"], *options["arguments"]])
-    plan["settings"], extra = _with_data(options["settings"])
+    plan["settings"], extra = with_data(options["settings"])
     plan["target"], source = place_script(Path(found.path), code)
     return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))
 
 
-def _with_data(settings: Sequence[str]) -> tuple[list[str], tuple[tuple[Path, str], ...]]:
-    """Take local data along: `data=DIR` becomes its place on the machine."""
+def with_data(
+    settings: Sequence[str], above: str = ""
+) -> tuple[list[str], tuple[tuple[Path, str], ...]]:
+    """Take local data along: `data=DIR` becomes its place on the machine, below `above`."""
     changed, extra = [], []
     for setting in settings:
         name, _, value = setting.partition("=")
         path = Path(value).expanduser()
         if name.lstrip("-") == "data" and value and path.exists():
             extra.append((path, _DATA_PLACE))
-            setting = f"{name}={_DATA_PLACE}" + (f"/{path.name}" if path.is_file() else "")
+            setting = f"{name}={above}{_DATA_PLACE}" + (f"/{path.name}" if path.is_file() else "")
         changed.append(setting)
     return changed, tuple(extra)

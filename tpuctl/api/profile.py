@@ -47,6 +47,7 @@ class ProfileCommands:
         verify: bool = False,
         deep: bool = False,
         on: str | None = None,
+        confirm: Callable[[Any], None] = lambda plan: None,
         out: Path | None = None,
         html: Path | None = None,
         fail_if: Sequence[str] = (),
@@ -56,7 +57,7 @@ class ProfileCommands:
 
         `target` is a folder, gs://BUCKET/FOLDER, path.py:function or module:function; or a
         training, as the words of its command line. `on` is a place for the training, as for
-        `tpuctl.launch`. The other parameters are the options of the command.
+        `tpuctl.launch`, and `confirm` too. The other parameters are the options of the command.
         """
         from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.program.run import (
@@ -89,7 +90,7 @@ class ProfileCommands:
             )
             if on:
                 refuse_unused({"--steps": steps, "--seconds": seconds}, "with --on")
-                profile = _profile_on(on, words, on_progress)
+                profile = _profile_on(on, words, confirm=confirm, on_progress=on_progress)
             else:
                 profile = profile_program(words, steps=steps, seconds=seconds)
         else:
@@ -180,7 +181,7 @@ class ProfileCommands:
         return diff(load(Path(before)), load(Path(after)))
 
 
-def _profile_on(on: str, words: Sequence[str], on_progress: OnProgress) -> Profile:
+def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
     """Launch a training elsewhere, and fetch the profile that every launch writes there."""
     from tempfile import TemporaryDirectory
 
@@ -203,7 +204,7 @@ def _profile_on(on: str, words: Sequence[str], on_progress: OnProgress) -> Profi
         arguments,
         on=on,
         sink=lambda _, data: print_output(2, data),
-        on_progress=on_progress,
+        **talk,
     )
     inside = f"tpuctl/{PROFILE}"
     with TemporaryDirectory(prefix="tpuctl-") as folder:

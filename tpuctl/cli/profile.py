@@ -9,9 +9,10 @@ from typer import Argument, Option
 import tpuctl
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import command, examples, positive_option
+from tpuctl.cli.options import Yes, command, examples, positive_option
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import profile as report
+from tpuctl.reporters.training import launch_question
 
 profile = typer.Typer(
     add_completion=False,
@@ -85,6 +86,7 @@ def run(
         str | None,
         Option(metavar="NAME|kaggle|colab", help="Run the program there, and fetch its profile."),
     ] = None,
+    yes: Yes = False,
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -111,6 +113,7 @@ def run(
             verify=verify,
             deep=deep,
             on=on,
+            confirm=lambda plan: output.confirm(launch_question(plan), yes=yes),
             out=out,
             html=html,
             fail_if=fail_if or (),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.remote.hosts import name_workers
 from tpuctl.reporters import layout
+from tpuctl.reporters.changes import render_create_plan
 from tpuctl.reporters.workers import render_run
 from tpuctl.units import format_bytes, format_count, format_duration
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tpuctl.providers.kaggle.follow import HostedRun
+    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.training.bench import Bench, Comparison, Row
     from tpuctl.training.catalog import Catalog, Template, Written
     from tpuctl.training.plan import LaunchPlan
@@ -31,6 +34,7 @@ def render_launch(result: Any) -> str | None:
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
@@ -47,6 +51,8 @@ def render_launch(result: Any) -> str | None:
         case KagglePlan():
             adopts = [f"follows {result.adopts}, which runs already"] if result.adopts else []
             return "\n".join(f"# {line}" for line in (*result.because, *adopts))
+        case HostedPlan():
+            return f"# {'; '.join(result.reasons)}\n{render_create_plan(result)}"
         case StartedRun():
             follow = f"tpuctl logs {result.name} --follow"
             return f"{result.name} goes on alone until {result.ends_by}: {result.url}\n  → {follow}"
@@ -55,6 +61,15 @@ def render_launch(result: Any) -> str | None:
         case Tpu():
             return None
     return render_run(result)
+
+
+def launch_question(plan: HostedPlan | AutoPlan) -> str:
+    """Ask for permission to spend units or dollars."""
+    from tpuctl.providers.offers import AutoPlan
+
+    if isinstance(plan, AutoPlan):
+        return "\n".join([*plan.because, f"Run {plan.script} on the first that can be had?"])
+    return f"Create {plan.name} on Colab, and run the job there?"
 
 
 def _hosted_run(run: HostedRun) -> str:

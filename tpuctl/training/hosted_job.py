@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tpuctl.codec import read_json, to_plain
@@ -29,8 +28,6 @@ _OURS = Path("tpuctl")
 
 def main() -> None:
     """Run the job, and end as it ended."""
-    # Whoever stops this job stops all its processes: what the script has measured is still told.
-    signal.signal(signal.SIGTERM, _wait_for_the_script)
     try:
         if sys.argv[1] == "--":
             code = _measure(_plan_of(sys.argv[2:], {})).returncode
@@ -50,8 +47,9 @@ def main() -> None:
     sys.exit(code)
 
 
-def _wait_for_the_script(number: int, frame: FrameType | None) -> None:
-    pass
+def _wait_for_the_script() -> None:
+    """Outlive a SIGTERM: it goes to the script as well, and what that has measured is told."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
 
 
 def _plan_of(words: Sequence[str], env: Mapping[str, str]) -> LaunchPlan:
@@ -63,7 +61,7 @@ def _measure(plan: LaunchPlan) -> Training:
     """Run a plan, and say what it waited for."""
     profile = _OURS / "profile.tpuprof"
     profile.unlink(missing_ok=True)
-    training = watch_training(plan, profile=profile)
+    training = watch_training(plan, profile=profile, on_start=_wait_for_the_script)
     write_atomically(_OURS / "training.json", json.dumps(to_plain(training)))
     if os.environ.get("TPU_WORKER_ID", "0") == "0":
         if training.executed:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +143,7 @@ def run_training(
     errors: Path | None = None,
     stdin: int | None = None,
     extra_env: Mapping[str, str] | None = None,
+    on_start: Callable[[], object] = lambda: None,
 ) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
@@ -162,6 +163,7 @@ def run_training(
         child = subprocess.Popen(  # noqa: S603 (the user's program)
             _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
         )
+        on_start()
         with _stopped_on_interrupt(child):
             returncode = child.wait()
         fresh = _stamp(result_path) != before

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ def watch_training(
     errors: Path | None = None,
     stdin: int | None = None,
     profile: Path | None = None,
+    on_start: Callable[[], object] = lambda: None,
 ) -> Training:
     """Run a plan like `run_training` and measure its steps; `profile` is a file for the profile.
 
@@ -30,7 +31,9 @@ def watch_training(
     """
     with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
         hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
-        training = run_training(plan, log=log, errors=errors, stdin=stdin, extra_env=hooks)
+        training = run_training(
+            plan, log=log, errors=errors, stdin=stdin, extra_env=hooks, on_start=on_start
+        )
         measured = read_result(Path(folder))
         error = read_error(Path(folder)) or "\n".join(training.last_words)
     if profile and measured:

@@ -7,7 +7,7 @@ import random
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -134,26 +134,21 @@ class KaggleClient:
 
     def outputs(self, slug: str, version: int) -> Iterator[tuple[str, str]]:
         """List the output of a session that has ended: names and addresses, page by page."""
-        token: str | None = None
-        while True:
-            page = {"pageToken": token} if token else {}
-            body = {**self._named(slug, version), "pageSize": _PAGE, **page}
-            reply = self._call(_KERNELS, "ListKernelSessionOutput", body)
-            for each in reply.get("files") or ():
-                yield str(each.get("fileName")), str(each.get("url"))
-            last, token = token, reply.get("nextPageToken")
-            if not token or token == last:
-                return
+        body = {**self._named(slug, version), "pageSize": _PAGE}
+        for each in self._pages("ListKernelSessionOutput", body, "files"):
+            yield str(each.get("fileName")), str(each.get("url"))
 
     def kernels(self, search: str) -> Iterator[Json]:
         """List the account's kernels whose name contains a word."""
+        body = {"group": "PROFILE", "search": search, "pageSize": 100}
+        return self._pages("ListKernels", body, "kernels")
+
+    def _pages(self, method: str, body: Json, key: str) -> Iterator[Json]:
         token: str | None = None
         while True:
-            body = {"group": "PROFILE", "search": search, "pageSize": 100}
-            reply = self._call(
-                _KERNELS, "ListKernels", body | ({"pageToken": token} if token else {})
-            )
-            yield from reply.get("kernels") or ()
+            page = {"pageToken": token} if token else {}
+            reply = self._call(_KERNELS, method, {**body, **page})
+            yield from reply.get(key) or ()
             last, token = token, reply.get("nextPageToken")
             if not token or token == last:
                 return
@@ -222,6 +217,12 @@ class KaggleClient:
         reply = self._call(_DATA, "CreateDataset", body, repeat=False)
         if problem := reply.get("error"):
             raise InvalidInputError(f"Kaggle refused the data set {slug}: {redact(str(problem))}")
+
+    def delete_data(self, slug: str) -> None:
+        """Delete one of our data sets; one that is gone is no error."""
+        body = {"ownerSlug": self.username, "datasetSlug": slug}
+        with suppress(NotFoundError, PermissionDeniedError):
+            self._call(_DATA, "DeleteDataset", body)
 
     def repeated(self, action: Callable[[], T], *, repeat: bool = True) -> T:
         """Do something again after a lost reply, for some minutes of the service's time."""

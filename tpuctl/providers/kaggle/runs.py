@@ -9,7 +9,7 @@ import json
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -46,7 +46,7 @@ class Run:
     """One run. `key` is the same for the same command; `out` is the folder for its output here.
 
     `intended`: written, perhaps pushed. `pushed`: it has a version. `ended`: its exit code is
-    known. `home`: its output is here as well.
+    known. `home`: its output is here as well. `data_set` is the private one that was made for it.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Run:
     phase: Literal["intended", "pushed", "ended", "home"] = "intended"
     version: int | None = None
     exit_code: int | None = None
+    data_set: str | None = None
 
     @property
     def url(self) -> str:
@@ -229,6 +230,7 @@ def submit(
                 out=str(Path.cwd() / name),
                 asked=client.clock.now(),
                 limit_s=plan.limit_hours * 3600,
+                data_set=None if plan.packed and plan.packed.fits_in_source else _data_slug(plan),
             )
             store.write(run)
         elif run.version:
@@ -262,7 +264,8 @@ def _push(client: KaggleClient, store: RunStore, run: Run, plan: KagglePlan, not
         # The refusal may be about a second session beside one whose reply was lost.
         if found := client.version_of(run.name):
             return found
-        store.forget(run)
+        with suppress(TpuctlError):
+            store.forget(drop_data(client, store, run))
         raise
     raise AssertionError
 
@@ -271,7 +274,8 @@ def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> di
     known, packed = limits(), plan.packed
     assert packed
     is_run = plan.resumes and not Path(plan.resumes).is_absolute()
-    data = None if packed.fits_in_source else _data_set(client, packed, note)
+    if data := run.data_set:
+        _send_data(client, data, packed, note)
     margin_s = min(float(known["margin_s"]), run.limit_s / 10)
     job = {
         "id": run.name,
@@ -297,9 +301,24 @@ def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> di
     }
 
 
-def _data_set(client: KaggleClient, packed: Packed, note: Note) -> str:
-    """Return a private data set with the archive; its name is its digest, so it is sent once."""
-    slug = f"{PREFIX}{packed.sha256[:32]}"
+def _data_slug(plan: KagglePlan) -> str:
+    """Name a data set after its content: what an interrupted command has sent is found again."""
+    assert plan.packed
+    return f"{PREFIX}{plan.packed.sha256[:32]}"
+
+
+def drop_data(client: KaggleClient, store: RunStore, run: Run) -> Run:
+    """Delete the data set that was made for a run, unless another run still needs it."""
+    if run.data_set is None:
+        return run
+    others = (each for each in store.runs(run.endpoint) if each.name != run.name)
+    if not any(each.data_set == run.data_set and each.phase != "home" for each in others):
+        client.delete_data(run.data_set)
+    return store.write(run, data_set=None)
+
+
+def _send_data(client: KaggleClient, slug: str, packed: Packed, note: Note) -> None:
+    """Send the archive as a private data set, unless it is there."""
     status = client.data_status(slug)
     if status is None:
         note(f"Uploading {format_bytes(len(packed.archive))} as the private data set {slug}.")
@@ -313,7 +332,6 @@ def _data_set(client: KaggleClient, packed: Packed, note: Note) -> str:
             raise UnavailableError(f"The data set {slug} is {status} on Kaggle, not READY.")
         client.clock.sleep(_LOOK_S)
         waited_s += _LOOK_S
-    return slug
 
 
 def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
