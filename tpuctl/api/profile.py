@@ -187,7 +187,7 @@ def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
 
     from tpuctl.api.colab import colab_type, runtime_name
     from tpuctl.api.training import launch
-    from tpuctl.api.workers import cp, print_output
+    from tpuctl.api.workers import Workers, cp, print_output
     from tpuctl.errors import NotFoundError, TargetError
     from tpuctl.profiling.program.run import NO_STEPS
     from tpuctl.profiling.tpuprof import load
@@ -202,7 +202,7 @@ def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
     ended: Any = launch(
         script,
         arguments,
-        on=on,
+        on=Workers(on, on_warning=lambda text: talk["on_progress"](message(text))),
         sink=lambda _, data: print_output(2, data),
         **talk,
     )

@@ -67,7 +67,7 @@ def _measure(plan: LaunchPlan) -> Training:
         if training.executed:
             _say(f"steps executed by: {', '.join(map(str, training.executed))}")
         shares = "; ".join(f"{name} {part:.0%}" for name, part in training.idle_shares.items())
-        _say(shares or "input wait and MXU idle are unknown: no training steps were seen")
+        _say(shares or "input wait and MXU idle are unknown: too few training steps were seen")
     return training
 
 

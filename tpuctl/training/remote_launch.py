@@ -227,7 +227,8 @@ def train_on_workers(
     The training survives a broken connection. Ctrl-C stops it on every worker.
     """
     for source, target in plan.copies:
-        upload = CopyPlan(Direction.UP, None, target, source, include_secrets)
+        is_ours = target.startswith(LIBRARY)
+        upload = CopyPlan(Direction.UP, None, target, source, include_secrets or is_ours)
         copied = copy(plan.hosts, access, upload, on_progress=on_progress)
         for warning in copied.warnings:
             note(warning)
