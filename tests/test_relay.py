@@ -184,3 +184,30 @@ def test_the_plan_names_every_place_and_starts_nothing(kaggle: Kaggles, tpuctl: 
     secret = tpuctl(*line, "--env", f"TOKEN={token}", "--json", "--", "true")
     assert secret.exit_code == 2
     assert token not in secret.stdout + secret.stderr
+
+
+@pytest.mark.slow
+def test_a_cloud_tpu_goes_on_from_a_bucket_and_is_deleted(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("google.cloud.storage")
+    zone = {"us-central1-a": {"types": ["v5litepod-1"]}}
+    world = kaggle(
+        {"zones": zone, "buckets": {"kept": {}}, "provision_s": 60},
+        machines=tmp_path / "machines",
+    )
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    monkeypatch.setenv("TPUCTL_PROJECT", "p")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", world.emulator.http)
+    Path("train.py").write_text(JOB)
+    line = ("--on", "kaggle,cloud-tpu:v5litepod-1", "--ttl", "60m", "--zone", "auto", "--yes")
+    place = ("--checkpoints", "gs://kept/run", "--max-usd", "90", "--json")
+    done = tpuctl("watch", *line, *place, "--", "python3", "train.py", "2", "0")
+    assert done.exit_code == 0, done.stderr
+    assert "attempt 2 begins with step 1" in done.stderr
+    assert [leg["end"] for leg in done.data["attempts"]] == ["ended", "done"]
+    assert done.data["usd"] > 0
+    assert world.emulator.advance().nodes == {}
+    from tpuctl.storage import open_storage
+
+    assert open_storage("gs://kept/run").read("steps.txt") == b"2"

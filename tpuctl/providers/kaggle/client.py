@@ -378,7 +378,7 @@ def _refusal(text: str) -> TpuctlError:
     if "session count" in low:
         return NoCapacityError(said, hint="Wait until the running session ends: tpuctl list")
     if "quota" in low:
-        return QuotaExceededError(said, hint="tpuctl balance")
+        return QuotaExceededError(said, hint="tpuctl offers --provider kaggle")
     if "verif" in low or "identity" in low:
         return PermissionDeniedError(
             said, hint="Verify the account: https://www.kaggle.com/settings"

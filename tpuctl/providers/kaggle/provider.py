@@ -43,6 +43,8 @@ class Kaggle:
             "create": f"A session is made for one job: {_LAUNCH}",
             "SSH": "A session runs one job and shows its log: tpuctl logs NAME --follow",
             "cp to a session": "What a session needs is sent by launch: --code DIR, --set data=DIR",
+            "watch": "A run that is known: tpuctl logs NAME --follow. One that goes on elsewhere: "
+            "tpuctl watch --on kaggle,colab --checkpoints DIR -- CMD",
             "stop": "It ends with its job, or at its time limit (launch --ttl); only the web page "
             "can cancel it: tpuctl show NAME",
         },
