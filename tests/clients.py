@@ -42,10 +42,10 @@ class Target:
 
 
 @contextmanager
-def emulator_for_clients(folder: Path) -> Iterator[Target]:
+def emulator_for_clients(folder: Path, plan: str = SCENARIO) -> Iterator[Target]:
     """Start an emulator to which the environment points, and stop it."""
     scenario = folder / "scenario.json"
-    scenario.write_text(SCENARIO)
+    scenario.write_text(plan)
     started = process.detach(folder / "emulator", scenario)
     try:
         config = {"CLOUDSDK_CONFIG": str(folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}

@@ -115,13 +115,14 @@ class Worlds:
         clock: Clock | None = None,
         real_time: bool = False,
         folder: Path | None = None,
+        machines: Path | None = None,
         port: int = 0,
     ) -> CloudWorld:
         plan = parse_scenario(dict(scenario or {}))
         paced: Clock = ScaledClock(MORNING, plan.time_scale) if real_time else ManualClock(MORNING)
         clock = clock or paced
         serving: AbstractContextManager[Emulator] = serve(
-            plan, clock=clock, folder=folder, port=port
+            plan, clock=clock, folder=folder, machines=machines, port=port
         )
         emulator = self._stack.enter_context(serving)
         self._monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", emulator.endpoint)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_world import Worlds
-from tpuctl.cloud._google_api import log_in
+from tpuctl.cloud._google_channel import log_in
 from tpuctl.cloud.connect import connect
 from tpuctl.cloud.endpoint import Endpoint, parse_endpoint
 from tpuctl.errors import InvalidInputError, NotFoundError, NotLoggedInError, UnavailableError

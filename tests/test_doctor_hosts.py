@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.machines import chips, codes, diagnosed
+from tests.test_doctor_checks import tpu_vm
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.runtime.record import Recorder
@@ -178,3 +179,24 @@ def test_a_file_of_addresses_is_recorded_only_if_it_is_one(text: str, kept: str)
         assert diagnosed(recorded).hosts == before.hosts == 2
     assert "secret" not in json.dumps(recorded)
     assert recorded["files"]["/etc/peers"] == kept
+
+
+@pytest.mark.parametrize(
+    ("jax", "endpoints", "alone"),
+    [("0.6.2", "s1-w-001,s1-w-002", True), ("0.10.2", "s1-w-001,s1-w-002", False),
+     ("0.6.2", "a:1:10.0.0.1,b:2:10.0.0.2", False), ("0.6.2", "s1-w-001", False)],
+)  # fmt: skip
+def test_a_jax_that_would_train_alone_on_a_host_of_compute_engine_is_seen(
+    jax: str, endpoints: str, alone: bool
+) -> None:
+    metadata = {"instance/attributes/worker-network-endpoints": endpoints}
+    found = diagnosed(tpu_vm(packages={"jax": jax}, metadata=metadata))
+    told = [line for problem in found.problems for line in problem.evidence]
+    assert any("every host trains alone" in line for line in told) == alone
+
+
+def test_a_tpu_of_compute_engine_is_known_by_its_machine_type_alone() -> None:
+    metadata = {"instance/machine-type": "projects/1/machineTypes/tpu7x-standard-4t"}
+    found = diagnosed(tpu_vm("0x0076", metadata=metadata))
+    assert found.runtime == "cloud-tpu-vm"
+    assert any("tpu7x-standard-4t" in line for line in found.evidence)

@@ -29,6 +29,7 @@ FACES = [
     ("GET", TOKEN), ("GET", "/emulator/status"), ("GET", f"/v2/{ZONE}/nodes"),
     ("GET", "/storage/v1/b"), ("POST", "/storage/v1/b"), ("GET", "/download/storage/v1/b/x/o/y"),
     ("POST", "/upload/storage/v1/b/x/o?uploadType=media&name=y"), ("GET", "/"),
+    ("GET", "/compute/v1/projects/p/zones"), ("GET", "/emulator/bill"),
     ("GET", f"/vm/p/us-central1-a/t1/0{TOKEN}"), ("PUT", "/vm/p/us-central1-a/t1/0/x"),
 ]  # fmt: skip
 

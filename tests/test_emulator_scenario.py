@@ -13,8 +13,10 @@ from tests.conftest import Tpuctl
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import (
     BYTE_FAULTS,
+    COMPUTE_ERRORS,
     ERRORS,
     EVENTS,
+    INSTANCE_EVENTS,
     STORAGE_ERRORS,
     STORAGE_METHODS,
     CallFault,
@@ -39,11 +41,21 @@ def test_every_key_error_and_event_is_on_the_page_and_in_an_example() -> None:
         "time_scale epoch project zones provision_s delete_s faults latency_ms"
         " rate_limits_per_minute buckets types capacity_chips quota_chips spot_quota_chips"
         " reserved_chips on error zone name nth every where after_s after_accept event at_s"
-        " worker for_s after_bytes"
+        " worker for_s after_bytes machine_types pools compute refused_types regions external_ip"
+        " single_host_attributes pending_delete_s"
     )
-    for word in (*keys.split(), *ERRORS, *EVENTS, *STORAGE_METHODS, *STORAGE_ERRORS, *BYTE_FAULTS):
+    for word in (
+        *keys.split(),
+        *ERRORS,
+        *COMPUTE_ERRORS,
+        *INSTANCE_EVENTS,
+        *EVENTS,
+        *STORAGE_METHODS,
+        *STORAGE_ERRORS,
+        *BYTE_FAULTS,
+    ):
         assert f"`{word}`" in page, word
-    for word in (*keys.split(), *EVENTS):
+    for word in (*keys.split(), *EVENTS, *INSTANCE_EVENTS):
         assert f'"{word}"' in examples, word
 
 
@@ -104,6 +116,19 @@ def test_the_default_of_where_depends_on_the_error(fault: dict[str, Any], where:
         ({"zones": {"a": {"types": "v5e-8"}}}, "zones.a.types must be a list of strings"),
         ({"zones": {"a": {"capacity_chips": 1.5}}}, "zones.a.capacity_chips must be a whole"),
         ({"zones": {"a": {"quota_chips": -1}}}, "zones.a.quota_chips must be a whole"),
+        (
+            {"zones": {"a-b-c": {"machine_types": ["n2"]}}},
+            "zones.a-b-c.machine_types[0] is not one",
+        ),
+        ({"zones": {"a-b-c": {"pools": {"spot": -1}}}}, "zones.a-b-c.pools.spot must be a whole"),
+        ({"zones": {"a-b-c": {"pools": {"spot": {"x": 1}}}}}, "pools.spot has 'x', which is not"),
+        ({"compute": {"quota": 1}}, "compute.quota is not a known key"),
+        ({"compute": {"regions": {"r": {"chips": 1}}}}, "compute.regions.r.chips is not a known"),
+        ({"faults": [{"on": "instance", "event": "suspend"}]}, "faults[0].event must be one of"),
+        (
+            {"faults": [{"on": "compute_instances_get", "error": "busy", "where": "operation"}]},
+            "faults[0].where cannot be 'operation'",
+        ),
         ({"faults": {}}, "faults must be a list"),
         ({"faults": [{}]}, "faults[0].on is missing"),
         ({"faults": [{"on": "createNode", "error": "quota"}]}, "faults[0].on must be one of"),

@@ -67,7 +67,10 @@ def test_a_change_is_seen_even_with_the_same_size_and_time(tmp_path: Path) -> No
     assert source_of("zone", env={}, cwd=tmp_path)[0] == "other"
 
 
-HARMFUL = ("project", "cache_dir", "state_dir", "tpu_endpoint", "colab_endpoint", "kaggle_endpoint")
+HARMFUL = (
+    "project", "provider", "cache_dir", "state_dir", "tpu_endpoint", "gce_endpoint",
+    "colab_endpoint", "kaggle_endpoint", "staging",
+)  # fmt: skip
 
 
 def read(cwd: Path, **env: str) -> Settings:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.workers import running_slice
 from tpuctl.clock import ManualClock
+from tpuctl.cloud.clone import clone_options
 from tpuctl.cloud.models import DataDisk, Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.codec import from_plain, to_plain
@@ -35,7 +36,6 @@ from tpuctl.supervise.models import (
     WatchState,
 )
 from tpuctl.supervise.observe import observe_tpu, observe_workers
-from tpuctl.supervise.plan import clone_options
 from tpuctl.supervise.state import SCHEMA, SavedWatch, StateFile, job_digest
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=timezone.utc)

@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 from tests.watch_world import LATER_S, OPTIONS, OTHER, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive
 from tpuctl.api.watch import watch
+from tpuctl.cloud.clone import clone_options
 from tpuctl.cloud.create import create
 from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.models import DataDisk
@@ -29,7 +30,7 @@ from tpuctl.codec import to_plain
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.settings import state_dir
-from tpuctl.supervise.plan import WatchOptions, clone_options
+from tpuctl.supervise.plan import WatchOptions
 
 pytestmark = pytest.mark.slow
 

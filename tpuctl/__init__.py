@@ -4,7 +4,7 @@ Every command is a function of the same name: `tpuctl create` is `tpuctl.create`
 `tpuctl profile run` is `tpuctl.profile.run`. All of them are loaded when first used.
 
     this machine     doctor explain config
-    TPUs to be had   types quota offers create list show wait watch delete gc
+    TPUs to be had   types quota offers create list show wait watch migrate delete gc
     workers          run cp logs jobs stop ssh top free
     input pipelines  profile data ProfileCallback
     training         templates lint launch fit bench strategy predict
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import delete as delete
     from tpuctl.api.cloud import gc as gc
     from tpuctl.api.cloud import list as list
+    from tpuctl.api.cloud import migrate as migrate
     from tpuctl.api.cloud import offers as offers
     from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
@@ -53,17 +54,19 @@ if TYPE_CHECKING:
     from tpuctl.api.workers import stop as stop
     from tpuctl.api.workers import top as top
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
+    from tpuctl.providers.gke.manifest import GkeOptions as GkeOptions
     from tpuctl.training.strategies import strategy as strategy
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "api.machine": "doctor explain types config",
-    "api.cloud": "create list show wait delete gc offers quota",
+    "api.cloud": "create list show wait delete gc migrate offers quota",
     "api.watch": "watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
     "api.training": "fit launch lint templates bench predict",
+    "providers.gke.manifest": "GkeOptions",
     "notebook.magics": "load_ipython_extension",
     "training.strategies": "strategy",
     "": "data demo emulator",

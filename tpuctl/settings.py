@@ -49,10 +49,13 @@ KEYS = (
     Key("project", "Google Cloud project of your TPUs"),
     Key("zone", "default zone", in_project_files=True),
     Key("bucket", "bucket with your data, to warn about traffic between regions", True),
+    Key("provider", "control plane for TPUs: auto, cloud-tpu or gce"),
     Key("cache_dir", "folder for demo images, compilations and copies of data sets"),
     Key("state_dir", "folder for the journal of requested TPUs, SSH keys and the emulator"),
     Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
+    Key("gce_endpoint", "address of a Compute Engine emulator to use instead of Google's API"),
     Key("colab_endpoint", "address of a Colab emulator to use instead of Google's Colab"),
+    Key("staging", "bucket for the code of jobs on GKE: gs://BUCKET or gs://BUCKET/FOLDER"),
     Key("kaggle_endpoint", "address of an emulator to use instead of Kaggle"),
 )
 

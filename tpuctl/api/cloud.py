@@ -1,6 +1,7 @@
 """TPUs from Python: what the commands of the same names do, with the same settings."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tpuctl.api.workers import python_warning, refuse_unused
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.quotas import QuotaTable
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
+    from tpuctl.providers.migrate import Migration
     from tpuctl.providers.offers import Offers
     from tpuctl.providers.port import HostedPlan, Provider
 
@@ -72,7 +74,8 @@ def create(
         bucket: Bucket with the training data; a distant zone gives a warning.
         wait: Whether to wait until the TPU is ready.
         timeout_s: Longest wait in each zone, or in the queue.
-        provider: Where: "cloud-tpu", "colab", ...; by default a control plane of Google Cloud.
+        provider: Where: "cloud-tpu", "gce", "colab", ...; by default "auto", the control plane of
+            Google Cloud that has the type, the zone and the quota.
         project: Google Cloud project; by default the one set.
         dry_run: Return the plan and request nothing.
         check: Raise the error when no zone has the TPU; otherwise return NotCreated.
@@ -88,14 +91,25 @@ def create(
     from tpuctl.cloud.create import NotCreated
     from tpuctl.cloud.placement import resolve_zones
     from tpuctl.cloud.plan import CreateOptions
-    from tpuctl.providers.registry import open_to_create
+    from tpuctl.providers.planes import choose_plane
+    from tpuctl.providers.port import HostedPlan
+    from tpuctl.providers.registry import AUTO, chosen_plane, is_plane, open_to_create
 
-    chosen = open_to_create(provider, name, project=project, on_warning=on_warning)
-    has_zones = "zones" in chosen.abilities.options
-    zones = resolve_zones(zone) if has_zones else (str(zone),) if zone else ()
+    why, provider = None, provider or chosen_plane()
+    if provider in (None, AUTO):
+        zones = resolve_zones(zone)
+        provider, why = choose_plane(accelerator_type, zones, options, project=project)
+    chosen = open_to_create(str(provider), name, project=project, on_warning=on_warning)
+    if is_plane(chosen):
+        zones = resolve_zones(zone)
+        options = {**options, "provider": provider}
+    else:
+        zones = (str(zone),) if zone else ()
     asked = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
     chosen.abilities.check(asked)
     plan = chosen.plan(asked)
+    if why and not isinstance(plan, HostedPlan):
+        plan = replace(plan, why_provider=why, reasons=(why, *plan.reasons))
     if dry_run:
         return plan
     confirm(plan)
@@ -186,7 +200,7 @@ def wait(
     if not is_plane(owner):
         return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
-        open_with_warnings(project, on_warning).api,
+        open_with_warnings(project, on_warning, owner.abilities.name).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -263,9 +277,34 @@ def quota(
     on_warning: OnWarning = python_warning,
 ) -> "QuotaTable":
     """Read how many chips the project may have in each zone, of one type or of all."""
-    from tpuctl.cloud.quotas import read_quotas
+    from tpuctl.cloud.quotas import read_all_quotas
+    from tpuctl.providers.registry import set_planes
 
-    return read_quotas(open_with_warnings(project, on_warning).api, accelerator_type)
+    apis = [open_with_warnings(project, on_warning, plane).api for plane in set_planes()]
+    return read_all_quotas(apis, accelerator_type)
+
+
+def migrate(
+    name: str,
+    *,
+    to: str = "gce",
+    yes: bool = False,
+    zone: str | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+    on_warning: OnWarning = python_warning,
+) -> "Migration":
+    """Describe what a Cloud TPU would be on Compute Engine; with `yes`, create it beside the old.
+
+    That costs money until the old one is deleted.
+    """
+    from tpuctl.providers.migrate import migrate as migrate_planned
+    from tpuctl.providers.migrate import plan_migration
+
+    plan = plan_migration(name, to=to, zone=chosen_zone(zone), project=project)
+    if not yes:
+        return plan
+    return migrate_planned(plan, project=project, on_progress=on_progress, on_warning=on_warning)
 
 
 def _providers(
@@ -282,9 +321,9 @@ def _providers(
     return [each for each in found if is_plane(each) or not (zone or project)]
 
 
-def open_with_warnings(project: str | None, on_warning: OnWarning) -> Cloud:
+def open_with_warnings(project: str | None, on_warning: OnWarning, plane: str) -> Cloud:
     """Connect, and pass the warnings on."""
-    cloud = open_cloud(project)
+    cloud = open_cloud(project, plane=plane)
     for warning in cloud.warnings:
         on_warning(warning)
     return cloud

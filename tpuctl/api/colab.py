@@ -55,6 +55,7 @@ def launch_on_colab(
     from tpuctl.providers.colab.job import finish
     from tpuctl.providers.port import HostedPlan
     from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.reporters.changes import create_price
     from tpuctl.training.plan import find_script
 
     find_script(script)
@@ -66,11 +67,9 @@ def launch_on_colab(
         plan = cloud.create(name, accelerator_type, dry_run=True, **where)
         assert isinstance(plan, HostedPlan)
         then = f"runs {script} there, fetches its folder to {name}-output, deletes the runtime"
-        return replace(plan, reasons=(*plan.reasons, then))
+        return replace(plan, reasons=(create_price(plan), *plan.reasons, then))
 
     def announce(plan: Any) -> None:
-        from tpuctl.reporters.changes import create_price
-
         for warning in plan.warnings:
             on_warning(warning)
         on_progress(message(create_price(plan)))

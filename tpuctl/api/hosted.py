@@ -70,7 +70,7 @@ def launch_on_kaggle(
     def note(text: str) -> None:
         on_progress(message(text))
 
-    asked = _job(script, options, code)
+    asked = plan_job(script, options, code)
     asked = replace(asked, resume=resume, limit_s=ttl_s, job=job)
     client, store = KaggleClient(), RunStore()
     plan = plan_run(client, store, asked)
@@ -124,6 +124,12 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         table = "".join(f"\n  {name:<12}{why}" for name, why in dict.fromkeys(rows))
         raise NoCapacityError(f"No TPU can be had now.{table}", hint="tpuctl offers")
     return AutoPlan(script, tuple(usable), tuple(told))
+
+
+def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:
+    """Ask, unless all that can be had is free."""
+    if any(offer.provisioning != "free" for offer in plan.offers):
+        confirm(plan)
 
 
 def launch_auto(
@@ -186,8 +192,14 @@ def _create_for(
     return name
 
 
-def _job(script: str, options: dict[str, Any], code: Path | None) -> KaggleJob:
-    """Check what can be checked here: the script, its flags, and that no secret is among them."""
+def plan_job(
+    script: str, options: dict[str, Any], code: Path | None, *, more: Sequence[str] = (),
+    place: str = "", hint: str = "",
+) -> KaggleJob:  # fmt: skip
+    """Check what can be checked here: the script, its flags, and that no secret is among them.
+
+    `more` are other words that are sent; `place` and `hint` are for the message about a secret.
+    """
     from tpuctl.providers.kaggle.pack import place_script, refuse_secrets
     from tpuctl.providers.kaggle.runs import KaggleJob
     from tpuctl.training.choose import Choice
@@ -198,7 +210,7 @@ def _job(script: str, options: dict[str, Any], code: Path | None) -> KaggleJob:
     framework = options["framework"]
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
     plan_launch(found, choice, options["settings"], options["arguments"])
-    refuse_secrets([*options["settings"], *options["arguments"]])
+    refuse_secrets([*options["settings"], *options["arguments"], *more], place, hint)
     plan["settings"], extra = with_data(options["settings"])
     plan["target"], source = place_script(Path(found.path), code)
     return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))

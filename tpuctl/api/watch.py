@@ -61,6 +61,7 @@ def watch(
     key: Path | None = None,
     jump: str | None = None,
     internal_ip: bool = False,
+    iap: bool = False,
     project: str | None = None,
     dry_run: bool = False,
     confirm: Callable[[Any], None] = warn_about,
@@ -92,6 +93,7 @@ def watch(
         key: Private SSH key to log in with.
         jump: SSH jump host, as USER@HOST.
         internal_ip: Connect to internal addresses.
+        iap: Connect through Identity-Aware Proxy, with gcloud.
         project: Google Cloud project; by default the one set.
         dry_run: Return the plan and do nothing.
         confirm: Called with the plan before anything is done; raise an exception to stop.
@@ -111,7 +113,7 @@ def watch(
             "--queued": queued,
             "--accelerator-type": accelerator_type,
         }
-        unused |= {"--key": key, "--jump": jump, "--internal-ip": internal_ip}
+        unused |= {"--key": key, "--jump": jump, "--internal-ip": internal_ip, "--iap": iap}
         refuse_unused({**unused, "--delete": delete_at_end}, "with --on")
         options: dict[str, Any] = {"ttl_s": ttl_s, "max_usd": max_usd, "spot": spot}
         options["runtime_version"] = runtime_version
@@ -122,6 +124,7 @@ def watch(
         )  # fmt: skip
     refuse_unused({"--checkpoints": checkpoints, "--max-units": max_units}, "without --on")
     from tpuctl.hardware.types import describe
+    from tpuctl.providers.planes import plane_to_watch
     from tpuctl.providers.registry import is_plane, owner_of
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.actions import Actions, Login
@@ -140,15 +143,16 @@ def watch(
         describe(accelerator_type)
     user, plain = split_user(name)
     owner = owner_of(plain, project=project, on_warning=on_warning)
-    if not is_plane(owner) and not isinstance(owner, Supervised):
-        raise owner.abilities.refuse("watch")
+    plane = None
+    if not isinstance(owner, Supervised):
+        plane = plane_to_watch(plain, accelerator_type, zone, project)
     spec = plan_job(as_words(command), **job)
     look_in, zones = resolve_watch_zones(zone if is_plane(owner) or zone else ())
     wanted = WatchOptions(
-        look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version
+        look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version, plane
     )
     login = Login(
-        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, is_given=plain != name
+        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, iap, is_given=plain != name
     )
     talk: Any = {"sink": sink, "note": note, "progress": progress}
     if isinstance(owner, Supervised):
@@ -156,7 +160,7 @@ def watch(
         make_plan = partial(plan_on_provider, owner, plain, wanted, spec, store=store, fresh=fresh)
         make_actions: Any = partial(ProviderActions, owner, login, **talk)
     else:
-        cloud = open_with_warnings(project, on_warning)
+        cloud = open_with_warnings(project, on_warning, str(plane))
         store = StateFile(cloud.api, plain)
         make_plan = partial(plan_watch, cloud, plain, wanted, spec, store=store, fresh=fresh)
         make_actions = partial(Actions, cloud, login, **talk)

@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from tpuctl.errors import UsageError
 from tpuctl.printable import printable, worker_text
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.models import Node
     from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.gke.follow import ClusterRun
     from tpuctl.providers.kaggle.follow import HostedRun
     from tpuctl.providers.port import Provider
     from tpuctl.remote.access import Access
@@ -76,6 +77,7 @@ class Workers:
     project: str | None = None
     internal_ip: bool = False
     on_warning: Callable[[str], None] = python_warning
+    iap: bool = False
 
     def reach(self) -> tuple[tuple[Host, ...], Access, Node | None]:
         """Find the workers and the way to reach them, and the TPU unless addresses are given.
@@ -92,9 +94,9 @@ class Workers:
         if not self.hosts and not self.name:
             raise UsageError("Which machines? Give a NAME or --host.", hint="tpuctl list")
         user, name = split_user(self.name) if self.name and "@" in self.name else ("", self.name)
-        login = Login(user, self.zone, self.key, jump, self.internal_ip, self.on_warning)
+        login = Login(user, self.zone, self.key, jump, self.internal_ip, self.iap, self.on_warning)
         if self.hosts or not name:
-            given = {"--zone": self.zone, "--project": self.project}
+            given = {"--zone": self.zone, "--project": self.project, "--iap": self.iap or None}
             refuse_unused({**given, "--internal-ip": self.internal_ip}, "with --host")
             reached = open_provider("hosts").reach(self.hosts or "", login)
         else:
@@ -119,6 +121,7 @@ class Workers:
             "--zone": self.zone,
             "--project": self.project,
             "--internal-ip": self.internal_ip,
+            "--iap": self.iap,
         }
         refuse_unused(given, where)
 
@@ -126,7 +129,7 @@ class Workers:
         """Name the workers in hints so that the next command reaches them in the same way."""
         given = {"--project": self.project, "--key": self.key, "--jump": self.jump}
         words = [str(word) for pair in given.items() if pair[1] for word in pair]
-        options = shlex.join([*words, *["--internal-ip"] * self.internal_ip])
+        options = shlex.join([*words, *["--internal-ip"] * self.internal_ip, *["--iap"] * self.iap])
         user = self.name.rpartition("@")[0] if self.name else ""
         prefix = f"{user}@" if user else ""
         return tuple(
@@ -221,7 +224,7 @@ def logs(
     tail: int | None = None,
     sink: Sink = print_output,
     note: Callable[[str], None] = lambda text: None,
-) -> Logs | HostedRun | Tpu:
+) -> Logs | HostedRun | ClusterRun | Tpu:
     """Write the log of a job, by default the newest, to `sink`.
 
     `follow` continues until the job ends, across broken connections; the result then has its exit
@@ -232,11 +235,12 @@ def logs(
 
     check_job(job)
     if batch := _batch_run(where):
-        from tpuctl.providers.kaggle.provider import Kaggle
-
-        refuse_unused({"--job": job, "--tail": tail}, "on Kaggle")
-        kaggle = Kaggle(None, note)
-        return kaggle.logs(batch[1], to_end=follow, sink=sink, note=note, on_progress=silent)
+        refuse_unused({"--job": job, "--tail": tail}, f"on {batch[0].abilities.title}")
+        reader = cast("Any", batch[0]).logs
+        found: Logs | HostedRun | ClusterRun | Tpu = reader(
+            batch[1], to_end=follow, sink=sink, note=note, on_progress=silent
+        )
+        return found
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
 
@@ -266,7 +270,12 @@ def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0)
 
     check_job(job)
     if batch := _batch_run(where):
-        raise batch[0].abilities.refuse("stop")
+        stopper = getattr(batch[0], "stop", None)
+        if stopper is None:
+            raise batch[0].abilities.refuse("stop")
+        refuse_unused({"--job": job}, f"on {batch[0].abilities.title}")
+        stopped: StoppedJob = stopper(batch[1])
+        return stopped
     hosts, access, _ = as_workers(where).reach()
     return stop_job(hosts, access, job=job, grace_s=grace_s)
 

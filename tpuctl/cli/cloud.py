@@ -170,6 +170,34 @@ def gc(
     output.show(result, changes.render_leftovers)
 
 
+def migrate(
+    name: Name,
+    to: Annotated[str, Option("--to", metavar="gce", help="Where to.")] = "gce",
+    yes: Annotated[
+        bool, Option("--yes", "-y", help="Create it beside the old one. Default: only show it.")
+    ] = False,
+    zone: Zone = None,
+    project: Project = None,
+) -> None:
+    """Show what a Cloud TPU would be on Compute Engine: command, differences, quota and price.
+
+    Examples:
+        tpuctl migrate my-tpu
+        tpuctl migrate my-tpu --to gce --yes
+    """
+    with states() as on_progress:
+        result = tpuctl.migrate(
+            name,
+            to=to,
+            yes=yes,
+            zone=zone,
+            project=project,
+            on_progress=on_progress,
+            on_warning=output.warn,
+        )
+    output.show(result, changes.render_migration)
+
+
 def quota(
     accelerator_type: Annotated[
         str | None,

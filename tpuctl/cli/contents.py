@@ -13,7 +13,7 @@ from pathlib import Path
 _SECTIONS = {
     "This machine": "machine.doctor machine.explain machine.config",
     "Cloud TPUs": "machine.types cloud.offers cloud.quota create.create cloud.list cloud.show"
-    " cloud.wait watch.watch cloud.delete cloud.gc",
+    " cloud.wait watch.watch cloud.migrate cloud.delete cloud.gc",
     "Workers": "workers.run workers.cp workers.logs workers.stop workers.ssh workers.top"
     " workers.free",
     "Input pipelines": "profile.profile data.data",

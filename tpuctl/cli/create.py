@@ -35,6 +35,17 @@ Spot = Annotated[
     bool, typer.Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")
 ]
 Reserved = Annotated[bool, typer.Option("--reserved", help="Use your reservation.")]
+Flex = Annotated[
+    bool, typer.Option("--flex", help="Flex-start on Compute Engine: waits for capacity; --ttl.")
+]
+Reservation = Annotated[
+    str | None,
+    typer.Option(metavar="RESERVATION", help="Reservation on Compute Engine to use."),
+]
+Setup = Annotated[
+    str | None,
+    typer.Option(metavar="jax|torch|none", help="Install a framework and check it. Default: none."),
+]
 Queued = Annotated[
     bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
 ]
@@ -68,7 +79,7 @@ Bucket = Annotated[
 ]
 Provider = Annotated[
     str | None,
-    typer.Option(metavar="PROVIDER", help="Provider: cloud-tpu, colab, ... Default: cloud-tpu."),
+    typer.Option(metavar="PROVIDER", help="Provider: cloud-tpu, gce, colab, ... Default: auto."),
 ]
 MaxUnits = Annotated[
     float | None, positive_option("UNITS", "Budget in compute units; deleted when it is spent.")
@@ -88,6 +99,8 @@ def create(
     zones: Zones = None,
     spot: Spot = False,
     reserved: Reserved = False,
+    reservation: Reservation = None,
+    flex: Flex = False,
     queued: Queued = False,
     ttl: Ttl = None,
     max_usd: MaxUsd = None,
@@ -101,6 +114,7 @@ def create(
     tag: Tag = None,
     data_disk: DataDisk = None,
     startup_script: StartupScript = None,
+    setup: Setup = None,
     bucket: Bucket = None,
     wait: Wait = True,
     timeout: Timeout = None,
@@ -113,6 +127,7 @@ def create(
     Examples:
         tpuctl create t1 --accelerator-type v5e-8 --zone auto --ttl 4h
         tpuctl create t1 --accelerator-type v5e-8 --zones us-west4-a,us-central1-a --spot
+        tpuctl create t1 --provider gce --accelerator-type v6e-4 --zone us-east5-a --flex --ttl 4h
         tpuctl create c1 --provider colab --accelerator-type v5e-1 --ttl 2h
         tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
     """
@@ -125,6 +140,8 @@ def create(
             zone=join_zone_options(zone, zones),
             spot=spot,
             reserved=reserved,
+            reservation=reservation,
+            flex=flex,
             queued=queued,
             ttl_s=ttl,
             max_usd=max_usd,
@@ -138,6 +155,7 @@ def create(
             tags=tuple(tag or ()),
             data_disks=tuple(map(parse_data_disk, data_disk or ())),
             startup_script=_read(startup_script) if startup_script else None,
+            setup=setup,
             bucket=bucket,
             wait=wait,
             timeout_s=timeout,

@@ -249,6 +249,7 @@ def serve(
     zone: Zone = None,
     project: Project = None,
     internal_ip: workers.InternalIp = False,
+    iap: workers.Iap = False,
 ) -> None:
     """Run a tf.data service that only you can use, here and on its machines, until Ctrl-C.
 
@@ -256,7 +257,7 @@ def serve(
         tpuctl data serve
         tpuctl data serve --host me@10.0.0.5,me@10.0.0.6
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     if not (name or host):
         where.refuse_login("on this machine")
         refuse_unused({"--python": python}, "on this machine")

@@ -39,6 +39,7 @@ Key = Annotated[
     Option(metavar="FILE", help="Private SSH key. Default: gcloud's key, or a generated one."),
 ]
 Jump = Annotated[str | None, Option(metavar="USER@HOST", help="SSH jump host.")]
+Iap = Annotated[bool, Option("--iap", help="Connect through Identity-Aware Proxy (needs gcloud).")]
 InternalIp = Annotated[bool, Option("--internal-ip", help="Connect to internal addresses.")]
 Sudo = Annotated[bool, Option("--sudo", help="Act as root, with passwordless sudo.")]
 Env = Annotated[
@@ -82,6 +83,7 @@ def run(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
 ) -> None:
     """Run a command on every worker at once.
 
@@ -91,7 +93,7 @@ def run(
         tpuctl run my-tpu --detach --job train -- python3 train.py
     """
     name, argv = (None, words or []) if host else split_name(words)
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     result = tpuctl.run(
         where,
         argv,
@@ -124,6 +126,7 @@ def cp(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
 ) -> None:
     """Copy files to every worker, or from them; only changes are sent.
 
@@ -133,7 +136,7 @@ def cp(
         tpuctl cp my-tpu:logs ./logs
         tpuctl cp --host me@10.0.0.5 ./project :project
     """
-    where = Workers(None, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(None, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     with bars() as on_progress:
         result = tpuctl.cp(
             source,
@@ -161,6 +164,7 @@ def logs(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
 ) -> None:
     """Show the output of a detached job on every worker.
 
@@ -169,7 +173,7 @@ def logs(
         tpuctl logs my-tpu --job train --tail 20
         tpuctl logs my-tpu --list
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     if all_jobs:
         given = {"--job": job, "--follow": follow, "--tail": tail}
         refuse_unused(given, "with --list, which shows no output")
@@ -191,6 +195,7 @@ def stop(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
 ) -> None:
     """Stop a detached job on every worker.
 
@@ -198,7 +203,7 @@ def stop(
         tpuctl stop my-tpu
         tpuctl stop my-tpu --job train --grace 60s
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     result = tpuctl.stop(where, job=job, grace_s=grace)
     output.show(result, report.render_stopped_job)
 
@@ -212,6 +217,7 @@ def ssh(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
     dry_run: DryRun = False,
 ) -> None:
     """Open a shell on one worker.
@@ -220,7 +226,7 @@ def ssh(
         tpuctl ssh my-tpu
         tpuctl ssh my-tpu --worker 3
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     result = tpuctl.ssh(where, dry_run=dry_run or output.as_json())
     output.show(result, report.render_shell)
 
@@ -237,6 +243,7 @@ def top(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
 ) -> None:
     """Show the load of vCPUs, memory and chips on every worker.
 
@@ -244,7 +251,7 @@ def top(
         tpuctl top my-tpu
         tpuctl top local --once
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     if once or output.as_json():
         refuse_unused({"--interval": interval}, "with --once and --json")
     if once or output.as_json() or not sys.stdout.isatty():
@@ -267,6 +274,7 @@ def free(
     zone: Zone = None,
     project: Project = None,
     internal_ip: InternalIp = False,
+    iap: Iap = False,
 ) -> None:
     """Show which processes hold the chips of workers, and end them.
 
@@ -275,7 +283,7 @@ def free(
         tpuctl free my-tpu --dry-run
         tpuctl free my-tpu --yes
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn)
+    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     confirm = partial(output.confirm_plan, report.free_question, yes=yes)
     held = tpuctl.free(where, dry_run=dry_run, sudo=sudo, grace_s=grace, confirm=confirm)
     output.show(held, report.render_held)

@@ -1,8 +1,7 @@
 """The Cloud TPU API through Google's client, and the login for it."""
 
-import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from google.cloud import tpu_v2
@@ -17,6 +16,7 @@ from tpuctl.cloud.endpoint import quietly
 from tpuctl.cloud.error_table import RequestContext
 from tpuctl.cloud.models import (
     ALL_ZONES,
+    Departure,
     Listing,
     Node,
     NodeRequest,
@@ -26,40 +26,6 @@ from tpuctl.cloud.models import (
     segment,
 )
 from tpuctl.cloud.retry import RetryPolicy
-from tpuctl.errors import InvalidInputError
-from tpuctl.runtime.metadata_server import MetadataServer
-from tpuctl.storage._credentials import find_credentials
-
-SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-
-
-@dataclass(frozen=True)
-class GoogleLogin:
-    """Credentials and the project to use."""
-
-    credentials: Any
-    project: str
-
-
-def log_in(project: str | None) -> GoogleLogin:
-    """Find this machine's credentials, and the project if none is given.
-
-    Raises NotLoggedInError, and InvalidInputError where there is no project.
-    """
-    credentials, found = find_credentials(
-        SCOPES,
-        is_on_google=lambda: MetadataServer(os.environ).answers,
-        with_project=not project,
-    )
-    project = project or found or getattr(credentials, "quota_project_id", None)
-    if not project:
-        raise InvalidInputError(
-            "No Google Cloud project is set, and this machine's login does not name one.",
-            hint="export TPUCTL_PROJECT=YOUR_PROJECT (or --project; to list yours: "
-            "gcloud projects list)",
-        )
-    return GoogleLogin(credentials, project)
-
 
 PAGE_SIZE = 500
 
@@ -95,8 +61,8 @@ class GoogleTpuApi:
         with self._doing("read TPU", name, zone):
             return protos.node_of(tpu_v2.Node.pb(self._client.get_node(name=path, **self._read)))
 
-    def list_nodes(self, zone: str) -> Listing[Node]:
-        """List the nodes of a zone, or of all zones."""
+    def list_nodes(self, zone: str, *, leftovers: bool = False) -> Listing[Node]:
+        """List the nodes of a zone, or of all zones; a node has no parts that could be left."""
         request = tpu_v2.ListNodesRequest(parent=self._zone(zone), page_size=PAGE_SIZE)
         with self._doing("list the TPUs", "", zone):
             pages = self._client.list_nodes(request, **self._read).pages
@@ -184,6 +150,10 @@ class GoogleTpuApi:
         with self._doing("read operation", protos.last(name), protos.zone_of(name)):
             operation = self._client.get_operation(request, **self._read)
         return protos.operation_of(operation, self.project)
+
+    def why_gone(self, name: str, *, zone: str, since: datetime | None = None) -> Departure | None:
+        """Return None: this API keeps no record of what took a TPU away."""
+        return None
 
     def list_zones(self) -> tuple[str, ...]:
         """List the zones that the project can see."""

@@ -1,5 +1,6 @@
-"""Channels to Google's services, and the translation of their exceptions into our errors."""
+"""The login, channels to Google's services, and their exceptions as our errors."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,10 +17,43 @@ from google.rpc import error_details_pb2, status_pb2
 from tpuctl.cloud.endpoint import Endpoint
 from tpuctl.cloud.error_table import Fault, RequestContext, translate
 from tpuctl.cloud.service_clock import ServiceClock, read_time
-from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
+from tpuctl.errors import InvalidInputError, NotLoggedInError, TpuctlError, first_line
+from tpuctl.runtime.metadata_server import MetadataServer
+from tpuctl.storage._credentials import find_credentials
 
 UNKNOWN, UNAVAILABLE = 2, 14
 LOGIN_COMMAND = "gcloud auth application-default login"
+
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+@dataclass(frozen=True)
+class GoogleLogin:
+    """Credentials and the project to use."""
+
+    credentials: Any
+    project: str
+
+
+def log_in(project: str | None) -> GoogleLogin:
+    """Find this machine's credentials, and the project if none is given.
+
+    Raises NotLoggedInError, and InvalidInputError where there is no project.
+    """
+    credentials, found = find_credentials(
+        SCOPES,
+        is_on_google=lambda: MetadataServer(os.environ).answers,
+        with_project=not project,
+    )
+    project = project or found or getattr(credentials, "quota_project_id", None)
+    if not project:
+        raise InvalidInputError(
+            "No Google Cloud project is set, and this machine's login does not name one.",
+            hint="export TPUCTL_PROJECT=YOUR_PROJECT (or --project; to list yours: "
+            "gcloud projects list)",
+        )
+    return GoogleLogin(credentials, project)
 
 
 @contextmanager

@@ -1,9 +1,18 @@
-"""The port to the Cloud TPU API: the requests that tpuctl sends."""
+"""The port to a control plane that has TPUs: the requests that tpuctl sends."""
 
+from datetime import datetime
 from typing import Protocol
 
 from tpuctl.clock import Clock
-from tpuctl.cloud.models import Listing, Node, NodeRequest, Operation, QueuedResource, Quota
+from tpuctl.cloud.models import (
+    Departure,
+    Listing,
+    Node,
+    NodeRequest,
+    Operation,
+    QueuedResource,
+    Quota,
+)
 
 
 class TpuApi(Protocol):
@@ -29,8 +38,8 @@ class TpuApi(Protocol):
     def get_node(self, name: str, *, zone: str) -> Node:
         """Read a node; raises NotFoundError when there is none."""
 
-    def list_nodes(self, zone: str) -> Listing[Node]:
-        """List the nodes of a zone, or of all zones."""
+    def list_nodes(self, zone: str, *, leftovers: bool = False) -> Listing[Node]:
+        """List the nodes of a zone, or of all zones; with `leftovers` also parts of slices."""
 
     def delete_node(self, name: str, *, zone: str) -> Operation:
         """Delete whatever node has this name now."""
@@ -60,6 +69,9 @@ class TpuApi(Protocol):
 
     def get_operation(self, name: str) -> Operation:
         """Read an operation by its full name."""
+
+    def why_gone(self, name: str, *, zone: str, since: datetime | None = None) -> Departure | None:
+        """Find out why a TPU is gone; None where the service keeps no record of it."""
 
     def list_zones(self) -> tuple[str, ...]:
         """List the zones that the project can see."""

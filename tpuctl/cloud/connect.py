@@ -1,17 +1,24 @@
-"""Open the Cloud TPU API and reconcile the journal: the first step of every cloud command."""
+"""Open a control plane and reconcile the journal: the first step of every cloud command."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import Clock, SteadyClock
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.endpoint import PRACTICE_PROJECT, Endpoint, parse_endpoint, quietly
+from tpuctl.cloud.endpoint import GOOGLE, PRACTICE_PROJECT, Endpoint, parse_endpoint, quietly
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.requests import reconcile, zombie_warning
 from tpuctl.cloud.retry import load_retry_policy, with_retries
 from tpuctl.cloud.service_clock import ServiceClock
-from tpuctl.errors import MissingExtraError, TryAgainError, UnavailableError, UsageError
+from tpuctl.errors import (
+    InvalidInputError,
+    MissingExtraError,
+    TryAgainError,
+    UnavailableError,
+    UsageError,
+)
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.settings import load_settings
 
 if TYPE_CHECKING:
@@ -27,13 +34,25 @@ class Cloud:
     warnings: tuple[str, ...] = ()
 
 
-def open_cloud(project: str | None = None) -> Cloud:
+def open_cloud(project: str | None = None, *, plane: str = CLOUD_TPU) -> Cloud:
     """Connect to a project and reconcile the journal; raises what `connect` raises."""
-    api, journal = connect(project), Journal()
+    api, journal = connect(project, plane=plane), Journal()
     try:
         return Cloud(api, journal, tuple(map(zombie_warning, reconcile(api, journal))))
     except TryAgainError as error:
         return Cloud(api, journal, (f"Could not check earlier create requests: {error}",))
+
+
+_ENDPOINTS = {CLOUD_TPU: "tpu_endpoint", GCE: "gce_endpoint"}
+
+
+def plane_is_set(plane: str) -> bool:
+    """Whether a control plane may be asked: not Google's while the other one is an emulator's."""
+    settings = load_settings()
+    own, *others = sorted(_ENDPOINTS, key=lambda name: name != plane)
+    if settings[_ENDPOINTS[own]]:
+        return True
+    return not any(parse_endpoint(settings[_ENDPOINTS[other]]).is_local for other in others)
 
 
 def chosen_zone(zone: str | None, *, all_zones: bool = False) -> str | None:
@@ -62,24 +81,34 @@ def zone_to_delete_in(zone: str | None, *, everything: bool) -> str | None:
 
 
 def connect(
-    project: str | None = None, *, endpoint: str | None = None, clock: Clock | None = None
+    project: str | None = None,
+    *,
+    plane: str = CLOUD_TPU,
+    endpoint: str | None = None,
+    clock: Clock | None = None,
 ) -> TpuApi:
-    """Open the Cloud TPU API with deadlines, retries and a rate limit; sends no request.
+    """Open a control plane with deadlines, retries and a rate limit; sends no request.
 
     `project` and `endpoint` default to the settings. `clock` is shared with an emulator in this
     process. Raises MissingExtraError, NotLoggedInError, UnavailableError where no emulator answers,
     and InvalidInputError for an unknown project or an endpoint that we do not trust.
     """
-    settings = load_settings({"project": project, "tpu_endpoint": endpoint})
-    where = parse_endpoint(settings["tpu_endpoint"])
+    key = _ENDPOINTS[plane]
+    settings = load_settings({"project": project, key: endpoint})
+    if not endpoint and not plane_is_set(plane):
+        raise InvalidInputError(
+            f"TPUCTL_{key.upper()} is not set, but the other control plane is an emulator's.",
+            hint="Run all the export lines that `tpuctl emulator start` prints.",
+        )
+    where = parse_endpoint(settings[key], default=_SERVICES[plane])
     if where.is_local and (reason := where.check_reachable()):
         raise UnavailableError(
             f"No emulator answers at {where.address}: {reason}.",
-            hint="tpuctl emulator start (or unset TPUCTL_TPU_ENDPOINT to use Google's service)",
+            hint=f"tpuctl emulator start (or unset TPUCTL_{key.upper()} to use Google's service)",
         )
     try:
         with quietly():
-            from tpuctl.cloud._google_api import GoogleTpuApi
+            adapter = _adapter(plane)
     except ImportError as error:
         if (error.name or "").startswith("tpuctl"):
             raise
@@ -88,13 +117,25 @@ def connect(
         ) from error
     policy = load_retry_policy()
     found, connection = _log_in(where, settings["project"], clock)
-    api = GoogleTpuApi(connection, project=found, policy=policy)
+    api: TpuApi = adapter(connection, project=found, policy=policy)
     return with_retries(api, policy, connection.clock)
 
 
+_SERVICES = {CLOUD_TPU: GOOGLE, GCE: "compute.googleapis.com"}
+
+
+def _adapter(plane: str) -> Any:
+    if plane == GCE:
+        from tpuctl.cloud.gce._api import ComputeApi
+
+        return ComputeApi
+    from tpuctl.cloud._google_api import GoogleTpuApi
+
+    return GoogleTpuApi
+
+
 def _log_in(where: Endpoint, project: str | None, clock: Clock | None) -> "tuple[str, Connection]":
-    from tpuctl.cloud._google_api import log_in
-    from tpuctl.cloud._google_channel import Connection
+    from tpuctl.cloud._google_channel import Connection, log_in
 
     service_clock, is_paced = ServiceClock(clock or SteadyClock()), clock is not None
     if where.is_local:

@@ -16,12 +16,13 @@ from tpuctl.cloud.follow import (
     is_regional,
     overall_error,
 )
-from tpuctl.cloud.journal import Journal, JournalEntry, new_create_id
+from tpuctl.cloud.journal import LEFT, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.models import LABEL_TTL_S, Node, shared
 from tpuctl.cloud.plan import CreatePlan, NotedOutcome, Offer
 from tpuctl.cloud.requests import cancel, read_resource, submit
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import QuotaExceededError, StoppedError, TpuctlError, UnavailableError
+from tpuctl.hardware.compute_engine import flex_limits
 from tpuctl.progress import OnProgress, silent
 
 # If this process dies, the service itself drops a queued request this long after our deadline.
@@ -99,6 +100,11 @@ class _Creation:
     attempts: list[ZoneAttempt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def wait_s(self) -> float:
+        """How long a TPU may take in one zone; a flex-start one waits for capacity."""
+        return self.timeout_s or (flex_limits().max_wait_s if self.plan.flex else LAND_S)
+
     def search(self, *, wait: bool) -> Created | NotCreated:
         """Try one zone after the other."""
         full_regions: set[str] = set()
@@ -110,7 +116,7 @@ class _Creation:
             request = self._submit(offer)
             if request and not wait:
                 return self._not_waiting([request])
-            if request and (node := self._follow([request], self.timeout_s or LAND_S)):
+            if request and (node := self._follow([request], self.wait_s)):
                 return node
             error = self.attempts[-1].error
             # A lost reply to the request itself may have created a TPU, so no other zone is tried.
@@ -153,6 +159,8 @@ class _Creation:
         zones = ", ".join(entry.zone for entry in left or in_progress)
         if not left:
             return StoppedError(f"Interrupted; {self.plan.name} in {zones} was cancelled.")
+        for entry in left:
+            self.journal.update(entry, outcome=entry.outcome or LEFT)
         where = f"{self.plan.name} --zone {left[0].zone}"
         return StoppedError(
             f"Interrupted; {self.plan.name} in {zones} was not cancelled, and may cost money.",
@@ -179,7 +187,7 @@ class _Creation:
                 self.plan,
                 offer,
                 session=self.session,
-                timeout_s=self.timeout_s or LAND_S,
+                timeout_s=self.wait_s,
                 valid_for_s=self.timeout_s and min(self.timeout_s + VALID_LONGER_S, _MAX_VALID_S),
                 race=race,
             )
@@ -239,6 +247,8 @@ class _Creation:
             return self._not_waiting(others) if others else self._not_created()
         for request in requests:
             zone = request.entry.zone
+            # Else `gc` would take it for a create that was killed.
+            self.journal.update(request.entry, outcome=LEFT)
             self._note(ZoneAttempt(zone, "accepted", "not waited for", request.waited_s))
         if others:
             self.notes.append(

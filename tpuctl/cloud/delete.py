@@ -17,7 +17,7 @@ from tpuctl.cloud.lookup import (
     reread_group,
     take_snapshot,
 )
-from tpuctl.cloud.models import ALL_ZONES, DeletionOutcome, Operation, ResourceKind
+from tpuctl.cloud.models import ALL_ZONES, DeletionOutcome, Node, Operation, ResourceKind
 from tpuctl.cloud.requests import entries_of
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import known_type, price_now
@@ -28,6 +28,7 @@ from tpuctl.errors import (
     TryAgainError,
     UnavailableError,
 )
+from tpuctl.hardware.compute_engine import CLOUD_TPU
 from tpuctl.outcome import Outcome, Status
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.units import format_duration
@@ -35,7 +36,8 @@ from tpuctl.units import format_duration
 TIMEOUT_S = 1800.0
 """How long a deletion is followed; the service completes it whether we follow or not."""
 
-_MAX_SENDS, _AT_ONCE = 4, 16
+# A slice on Compute Engine has parts that are deleted one after the other.
+_MAX_SENDS, _AT_ONCE = 6, 16
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class TpuDeletion:
     takes_along: tuple[str, ...]
     remaining_disks: tuple[str, ...]
     group: ResourceGroup = field(default=ResourceGroup(()), metadata={"internal": True})
-    provider: str = "cloud-tpu"
+    provider: str = CLOUD_TPU
     id: str = ""
     outcome: DeletionOutcome = "planned"
     reason: str | None = None
@@ -226,6 +228,7 @@ def plan_group_deletion(group: ResourceGroup, *, name: str | None = None) -> Tpu
         takes_along=tuple(node.name for node in group.nodes if node is not lead),
         remaining_disks=tuple(disk.name for node in group.nodes for disk in node.data_disks),
         group=group,
+        provider=lead.provider if isinstance(lead, Node) else CLOUD_TPU,
     )
 
 

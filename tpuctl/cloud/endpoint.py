@@ -21,10 +21,14 @@ _TOKEN_FILE = "TPUCTL_TPU_TOKEN_FILE"  # noqa: S105 (a variable's name)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address; a local one belongs to an emulator and is used without TLS and login."""
+    """An address; a local one belongs to an emulator and is used without TLS and login.
+
+    `path` is where an emulator's HTTP services are, which has its secret.
+    """
 
     address: str
     is_local: bool
+    path: str = ""
 
     def emulator_token(self) -> str | None:
         """Read the secret of the emulator, by default of the one of the state folder."""
@@ -46,15 +50,16 @@ class Endpoint:
         return None
 
 
-def parse_endpoint(text: str | None) -> Endpoint:
+def parse_endpoint(text: str | None, *, default: str = GOOGLE) -> Endpoint:
     """Parse an endpoint; the default is Google's.
 
     Raises InvalidInputError for an address that is neither Google's nor on this machine, because a
     login must not be sent there.
     """
     if not text:
-        return Endpoint(f"{GOOGLE}:443", is_local=False)
+        return Endpoint(f"{default}:443", is_local=False)
     address = text.strip().removeprefix("http://").removeprefix("https://").rstrip("/")
+    address, slash, path = address.partition("/")
     host, colon, port = address.rpartition(":")
     if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise _refusal(text, "its port is not a number from 1 to 65535")
@@ -66,7 +71,7 @@ def parse_endpoint(text: str | None) -> Endpoint:
         raise _refusal(text, "it is neither Google's nor on this machine")
     if not port:
         raise _refusal(text, "it has no port")
-    return Endpoint(address, is_local=True)
+    return Endpoint(address, is_local=True, path=f"{slash}{path}")
 
 
 def is_loopback(host: str) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import JournalEntry
-from tpuctl.cloud.lookup import read_optional
-from tpuctl.cloud.models import Node
+from tpuctl.cloud.lookup import attempt, read_optional
+from tpuctl.cloud.models import INCOMPLETE, Departure, Node
 from tpuctl.cloud.plan import CreatePlan
 from tpuctl.cloud.requests import is_of
 from tpuctl.cloud.retry import Polling
@@ -170,8 +170,10 @@ class PendingRequest:
         return self._status_of(read_optional(self._api.get_node, self.entry.name, self.entry.zone))
 
     def _status_of(self, node: Node | None) -> RequestStatus:
-        if node is None or not is_of(node, self.entry):
+        if node is None or not is_of(node, self.entry) or node.state == INCOMPLETE:
             return RequestStatus("GONE", lost=self.why_gone())
+        if node.error:
+            return RequestStatus("FAILED", lost=node.error)
         if node.is_dead or node.state == "DELETING":
             return RequestStatus(node.state, lost=self._preempted(f"it was {node.state}"))
         tpu = describe_node(node, now=self._api.clock.now(), emulated=self._api.emulated)
@@ -206,7 +208,10 @@ class PendingRequest:
             else:
                 if operation.error:
                     return self._reason(operation.error)
-        return self._preempted("it vanished")
+        departure = attempt(lambda: self._api.why_gone(self.entry.name, zone=self.entry.zone))
+        if not isinstance(departure, Departure):
+            return self._preempted("it vanished")
+        return departure.error or self._preempted(str(departure))
 
     def _reason(self, error: TpuctlError) -> TpuctlError:
         # A create whose node is preempted fails with "update is not supported while in state

@@ -17,17 +17,21 @@ from tpuctl.cloud.journal import COLLECTED, DELETED, Journal, JournalEntry
 from tpuctl.cloud.lookup import ResourceGroup, group_resources, take_snapshot
 from tpuctl.cloud.models import (
     ALL_ZONES,
+    INCOMPLETE,
     LABEL_CREATE_ID,
     Node,
     QueuedResource,
     ResourceKind,
     shared,
 )
-from tpuctl.cloud.requests import is_of
+from tpuctl.cloud.requests import SURELY_MISSING, is_of
 from tpuctl.cloud.tpu import expires_at
+from tpuctl.hardware.compute_engine import GCE
 from tpuctl.outcome import Status
 from tpuctl.progress import OnProgress, silent
 from tpuctl.units import format_duration
+
+_UNFINISHED = frozenset({INCOMPLETE, "CREATING", "PENDING"})
 
 Action = Literal["delete", "deleted", "already_deleted", "replaced", "left_alone", "failed"]
 
@@ -68,7 +72,7 @@ class GcResult(DeletionSummary):
 
 def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> GcResult:
     """Find everything that is dead, expired or abandoned; changes nothing."""
-    seen = take_snapshot(api, zone or ALL_ZONES)
+    seen = take_snapshot(api, zone or ALL_ZONES, leftovers=True)
     groups = group_resources(seen)
     judge = _Judge(api, journal, groups)
     orphans = [
@@ -114,7 +118,7 @@ class _Judge:
     """
 
     def __init__(self, api: TpuApi, journal: Journal, groups: Sequence[ResourceGroup]) -> None:
-        self._clock = api.clock
+        self._clock, self._journal = api.clock, journal
         self._entries = {entry.create_id: entry for entry in journal.entries(api)}
         places = {
             (each.labels.get(LABEL_CREATE_ID, ""), each.name, each.zone)
@@ -136,9 +140,27 @@ class _Judge:
                 copied.add(create_id)
             elif entry.phase in ("abandoned", "closed") and not _is_deleted(entry):
                 abandoned.add(create_id)
-        return why_orphaned(
-            group, now=self._clock.now(), abandoned=frozenset(abandoned - copied), copied=copied
-        )
+        now = self._clock.now()
+        if len(group.nodes) == 1 and (reason := self._why_interrupted(group.nodes[0], now)):
+            return reason
+        return why_orphaned(group, now=now, abandoned=frozenset(abandoned - copied), copied=copied)
+
+    def _why_interrupted(self, node: Node, now: datetime) -> str | None:
+        """Return why nobody waits for a TPU that is not ready and is not a single request."""
+        if node.state not in _UNFINISHED or node.provider != GCE:
+            return None
+        entry = self._entries.get(node.labels.get(LABEL_CREATE_ID, ""))
+        if entry and self._journal.is_alive(entry.session):
+            return None
+        if node.state == INCOMPLETE:
+            # Another machine may be making it right now.
+            is_old = now - node.created >= SURELY_MISSING
+            return "only parts of the slice exist" if entry or is_old else None
+        if entry and entry.is_open and entry.outcome is None and is_of(node, entry):
+            return (
+                "its create was interrupted, and nobody waits for it (to resume: create it again)"
+            )
+        return None
 
 
 def _is_deleted(entry: JournalEntry) -> bool:

@@ -18,6 +18,7 @@ from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.errors import TryAgainError, WriteError
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.storage.local import (
     ensure_folder,
     locked,
@@ -36,6 +37,10 @@ DELETED = "deleted"
 
 COLLECTED = "collected"
 """The outcome of an entry whose TPU was already dead or gone when it was deleted."""
+
+
+LEFT = "left running"
+"""The outcome of an open entry whose create returned without waiting for the TPU."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,16 @@ class Journal:
         ours = (api.project, api.endpoint)
         return tuple(e for e in found if e and (e.project, e.endpoint) == ours)
 
+    def named(self, tpu: str, project: str | None) -> list[JournalEntry]:
+        """Return the entries of a TPU that may exist, on any endpoint."""
+        found = (_read(path) for path in sorted(self.folder.glob("*.json")))
+        return [
+            entry
+            for entry in found
+            if entry and entry.name == tpu and entry.phase not in ("closed", "abandoned")
+            if project in (None, entry.project)
+        ]
+
     def expect_end(self, create_id: str | None, outcome: str) -> None:
         """Record why a TPU will be deleted, before its deletion is requested.
 
@@ -164,6 +179,11 @@ class Journal:
 
     def _lock(self, session: str) -> Path:
         return self.folder / "sessions" / f"{os.path.basename(session)}.lock"
+
+
+def plane_at(endpoint: str) -> str:
+    """Return the control plane at the endpoint of an API or an entry."""
+    return GCE if endpoint.endswith("/compute/v1") else CLOUD_TPU
 
 
 def new_create_id() -> str:

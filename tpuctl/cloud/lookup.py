@@ -13,6 +13,7 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import (
     ALL_ZONES,
     LABEL_CREATE_ID,
+    Departure,
     Listing,
     Node,
     QueuedResource,
@@ -80,13 +81,16 @@ class Snapshot:
     failures: tuple[TpuctlError, ...] = ()
 
 
-def take_snapshot(api: TpuApi, zone: str) -> Snapshot:
+def take_snapshot(api: TpuApi, zone: str, *, leftovers: bool = False) -> Snapshot:
     """List nodes and queued resources in parallel; `zone` may be ALL_ZONES.
+
+    With `leftovers` also what is left of slices.
 
     If one of the two lists fails, its error is among the failures; if both fail, it is raised.
     """
+    list_nodes = partial(api.list_nodes, leftovers=True) if leftovers else api.list_nodes
     tasks: list[Callable[[], Any]] = [
-        partial(_list, api, api.list_nodes, zone),
+        partial(_list, api, list_nodes, zone),
         partial(_list, api, api.list_queued_resources, zone),
     ]
     nodes, queued = attempt_all(tasks, at_once=2)
@@ -134,7 +138,10 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
         api.get_queued_resource, name, zone
     )
     if found is None:
-        raise NotFoundError(f"There is no TPU {name} in {zone}.", hint="tpuctl list --all-zones")
+        why = _why_gone(api, name, zone)
+        raise NotFoundError(
+            f"There is no TPU {name} in {zone}{why}.", hint="tpuctl list --all-zones"
+        )
     return found
 
 
@@ -161,7 +168,14 @@ def _search(api: TpuApi, name: str) -> Resource:
         raise error
     if found:
         return found[min(found)]
-    raise NotFoundError(f"There is no TPU {name} in any zone.", hint="tpuctl list --all-zones")
+    why = _why_gone(api, name, ALL_ZONES)
+    raise NotFoundError(f"There is no TPU {name} in any zone{why}.", hint="tpuctl list --all-zones")
+
+
+def _why_gone(api: TpuApi, name: str, zone: str) -> str:
+    """Say what the service knows about a TPU that is gone."""
+    found = attempt(lambda: api.why_gone(name, zone=zone))
+    return f": {found}" if isinstance(found, Departure) else ""
 
 
 def read_optional(get: Callable[..., T], name: str | None, zone: str) -> T | None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from tpuctl.errors import InvalidArgumentError, TpuctlError
+from tpuctl.hardware.compute_engine import CLOUD_TPU
 
 # The service allows lower-case letters, digits, `-` and `_` in a label value, at most 63 of them.
 LABEL_CREATE_ID = "tpuctl-create"
@@ -20,7 +21,7 @@ LABEL_MAX_USD_CENTS = "tpuctl-max-usd-cents"
 LABEL_WATCH = "tpuctl-watch"
 """The id of the watch that created the TPU and may replace it."""
 
-ResourceKind = Literal["node", "queued_resource", "runtime", "kernel"]
+ResourceKind = Literal["node", "queued_resource", "runtime", "kernel", "job"]
 """What is deleted; runtimes are Colab's, kernels Kaggle's."""
 
 DeletionOutcome = Literal[
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 ALL_ZONES = "-"
 """The zone name that means all zones in a list request."""
+
+INCOMPLETE = "INCOMPLETE"
+"""The state of a slice of which only the workload policy or the template exists."""
 
 DEAD_NODE_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 """A node in these states never recovers, but holds its name and quota until it is deleted."""
@@ -59,10 +63,14 @@ def region_of(zone: str) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The addresses of one worker; None until one is assigned."""
+    """The addresses of one worker; None until one is assigned.
+
+    `vm` is the name of its instance, where the service tells it.
+    """
 
     internal_ip: str | None
     external_ip: str | None
+    vm: str | None = None
 
 
 class DataDisk(NamedTuple):
@@ -79,7 +87,12 @@ class DataDisk(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A TPU as the API sees it. Worker i is `endpoints[i]`."""
+    """A TPU as the API sees it. Worker i is `endpoints[i]`.
+
+    `expires` is when the service itself ends it, `billed_from` when it started; `error` is why its
+    VMs cannot be created. A slice on Compute Engine is INCOMPLETE while some of its three parts
+    exist, but no group of VMs.
+    """
 
     name: str
     zone: str
@@ -103,6 +116,12 @@ class Node:
     external_ips: bool = True
     service_account: str | None = None
     tags: tuple[str, ...] = ()
+    provider: str = CLOUD_TPU
+    flex: bool = False
+    reservation: str | None = None
+    expires: datetime | None = None
+    billed_from: datetime | None = None
+    error: TpuctlError | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -182,6 +201,30 @@ class NodeRequest:
     metadata: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     data_disks: tuple[DataDisk, ...] = ()
+    flex: bool = False
+    reservation: str | None = None
+    max_run_s: int | None = None
+    valid_for_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Why a TPU is gone, from the service's record of operations."""
+
+    cause: Literal["preempted", "expired", "deleted", "host_error", "not_created"]
+    at: datetime | None = None
+    by: str = ""
+    error: TpuctlError | None = None
+
+    def __str__(self) -> str:
+        when = f" at {self.at:%Y-%m-%d %H:%M} UTC" if self.at else ""
+        return {
+            "preempted": f"it was preempted{when}",
+            "expired": f"its time to live ended{when}",
+            "deleted": f"{self.by or 'a user'} deleted it{when}",
+            "host_error": f"its machine failed{when}",
+            "not_created": f"it was not created: {self.error}" if self.error else "it lapsed",
+        }[self.cause]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Choose the zones for a create: which have the type, at what price, quota and traffic cost."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +13,8 @@ from tpuctl.cloud.models import Quota, region_of
 from tpuctl.cloud.plan import CreatePlan, Offer, offer_in, offer_warnings
 from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError, ZoneHiddenError
-from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.hardware.compute_engine import describe_on
+from tpuctl.hardware.types import AcceleratorType
 from tpuctl.runtime.live import live_machine
 from tpuctl.runtime.machine import Machine
 from tpuctl.settings import load_settings
@@ -55,7 +56,7 @@ def complete_plan(api: TpuApi, plan: CreatePlan) -> CreatePlan:
     Without zones, all are searched. A zone that our data does not list for the type is asked for
     its types. Raises InvalidInputError where no zone has the type.
     """
-    kind = describe(plan.accelerator_type)
+    kind = describe_on(plan.provider, plan.accelerator_type)
     if not plan.options.zones:
         return _find_zones(api, plan, kind)
     unlisted = [zone for zone in plan.options.zones if zone not in kind.zones]
@@ -72,9 +73,14 @@ def rank_offers(offers: Sequence[Offer]) -> tuple[Offer, ...]:
     return tuple(sorted(offers, key=key))
 
 
-def apply_quota(offer: Offer, quotas: Sequence[Quota], kind: AcceleratorType, spot: bool) -> Offer:
+def apply_quota(
+    offer: Offer, quotas: Sequence[Quota], kind: AcceleratorType, spot: bool, *, flex: bool = False
+) -> Offer:
     """Add the project's quota in the zone, and skip the zone where it is too small."""
-    allowed = chips_allowed(quotas, kind.generation, offer.zone, spot=spot)
+    # Flex-start takes the chips of the spot quota first, then the others.
+    pools = (True, False) if flex else (spot,)
+    known = (chips_allowed(quotas, kind.generation, offer.zone, spot=each) for each in pools)
+    allowed = max((chips for chips in known if chips is not None), default=None)
     if allowed is None or allowed >= kind.chips or offer.not_tried:
         return replace(offer, quota_chips=allowed)
     needs = "" if allowed == 0 else f", and a {kind.accelerator_type} has {kind.chips}"
@@ -103,8 +109,10 @@ def _find_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> CreateP
         )
     read = attempt(api.list_quotas)
     quotas = () if isinstance(read, TpuctlError) else read
-    offers = (offer_in(zone, kind, plan.options) for zone in having)
-    ranked = rank_offers([apply_quota(offer, quotas, kind, plan.spot) for offer in offers])
+    offers: Iterable[Offer] = (offer_in(zone, kind, plan.options) for zone in having)
+    if not plan.options.reservation:
+        offers = (apply_quota(offer, quotas, kind, plan.spot, flex=plan.flex) for offer in offers)
+    ranked = rank_offers(tuple(offers))
     missed = [f"No answer from {', '.join(unanswered)}: not searched."] if unanswered else []
     unread = [f"quotas are unknown: {read}"] if isinstance(read, TpuctlError) else []
     return replace(

@@ -17,7 +17,16 @@ from tpuctl.cloud.models import (
     shared,
 )
 from tpuctl.errors import InvalidArgumentError, InvalidInputError, UsageError
-from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
+from tpuctl.hardware.compute_engine import (
+    CLOUD_TPU,
+    GCE,
+    describe_on,
+    flex_limits,
+    hardware_of,
+    list_price,
+    model_of,
+)
+from tpuctl.hardware.types import AcceleratorType, load_data
 from tpuctl.outcome import Outcome
 from tpuctl.units import format_duration
 
@@ -30,6 +39,9 @@ _SHORT_TTL_S = 600
 
 _DISK = re.compile(r"projects/[^/,=]+/(zones|regions)/(?P<place>[^/,=]+)/disks/(?P<name>[^/,=]+)")
 _DISK_MODES = {"read-write": False, "read-only": True}
+
+SETUPS = (None, "jax", "torch", "none")
+"""What may be installed on a new TPU."""
 
 STARTUP_SCRIPT = "startup-script"
 """The metadata key of the script that a VM runs when it starts."""
@@ -64,6 +76,10 @@ class CreateOptions:
     watch: str | None = None
     bucket: str | None = None
     max_units: float | None = None
+    provider: str = CLOUD_TPU
+    flex: bool = False
+    reservation: str | None = None
+    setup: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,9 +123,12 @@ class CreatePlan(NotedOutcome):
     spot: bool
     reserved: bool
     queued: bool
+    flex: bool
+    provider: str
     max_usd: float | None
     offers: tuple[Offer, ...]
     prices_as_of: str
+    why_provider: str | None = None
     options: CreateOptions = field(metadata={"internal": True})
 
     def with_warnings(self, *more: str) -> "CreatePlan":
@@ -128,11 +147,15 @@ def plan_create(options: CreateOptions) -> CreatePlan:
     Raises UsageError for an unknown type or options that exclude each other, and InvalidInputError
     for a value that cannot work.
     """
-    kind = describe(options.accelerator_type)
+    kind = describe_on(options.provider, options.accelerator_type)
     _check_names(options)
     _check_labels(options.labels)
-    if options.spot and options.reserved:
-        raise UsageError("--spot and --reserved exclude each other.", hint="Give one of them.")
+    models = {"--spot": options.spot, "--reserved": options.reserved, "--flex": options.flex,
+              "--reservation": options.reservation}  # fmt: skip
+    if len(given := [flag for flag, is_given in models.items() if is_given]) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other.", hint="Give one of them.")
+    if options.setup not in SETUPS:
+        raise UsageError(f"Cannot set up {options.setup!r}.", hint="Set up jax, torch or none.")
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)
@@ -140,10 +163,14 @@ def plan_create(options: CreateOptions) -> CreatePlan:
         **shared(CreatePlan, options),
         **shared(CreatePlan, kind),
         "runtime_version": version,
-        "warnings": (*_version_warnings(kind, version), *offer_warnings(kind, offers)),
+        "warnings": (
+            *_version_warnings(kind, version),
+            *_machine_warnings(kind, options),
+            *offer_warnings(kind, offers),
+        ),
         "reasons": (
             f"{options.accelerator_type} is {kind.accelerator_type}: {kind.in_words}",
-            f"runtime version {version}, "
+            f"{'image family' if options.provider == GCE else 'runtime version'} {version}, "
             + ("as given" if options.runtime_version else f"the default of {kind.generation}"),
         ),
     }
@@ -171,7 +198,7 @@ def offer_in(zone: str, kind: AcceleratorType, options: CreateOptions) -> Offer:
     A zone is skipped where a budget cannot be kept because no price is known, and where the data
     disks are elsewhere.
     """
-    price = usd_per_hour(kind.accelerator_type, zone, spot=options.spot)
+    price = list_price(options.provider, kind.accelerator_type, zone, model_of(options))
     if reason := why_disks_elsewhere(zone, options.data_disks):
         return Offer(zone, price, not_tried=reason)
     limits = [options.ttl_s] if options.ttl_s is not None else []
@@ -205,7 +232,10 @@ def why_disks_elsewhere(zone: str, disks: Sequence[DataDisk]) -> str | None:
 
 
 def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str) -> NodeRequest:
-    """Build the request for one zone, with its limits as labels and a TTL guard on the VM."""
+    """Build the request for one zone, with its limits as labels and a TTL guard on the VM.
+
+    On Compute Engine the service itself keeps the limit.
+    """
     options = plan.options
     limits: dict[str, str] = {}
     if offer.ttl_s is not None:
@@ -213,8 +243,9 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
     if plan.max_usd is not None:
         limits[LABEL_MAX_USD_CENTS] = str(round(plan.max_usd * 100))
     watched = {LABEL_WATCH: options.watch} if options.watch else {}
+    is_guarded = bool(limits) and plan.provider != GCE
     script = ttl.startup_script(
-        ttl.GuardTarget(project, offer.zone, plan.name, create_id) if limits else None,
+        ttl.GuardTarget(project, offer.zone, plan.name, create_id) if is_guarded else None,
         options.startup_script,
     )
     known = {
@@ -224,7 +255,11 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         "metadata": {**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
     }
     return NodeRequest(
-        **known, zone=offer.zone, create_id=create_id, external_ips=not options.internal_ip
+        **known,
+        zone=offer.zone,
+        create_id=create_id,
+        external_ips=not options.internal_ip,
+        max_run_s=offer.ttl_s,
     )
 
 
@@ -272,6 +307,16 @@ def _check_limits(options: CreateOptions) -> None:
             )
     if options.ttl_s is not None and options.ttl_s < 1:
         raise InvalidArgumentError("--ttl must be at least 1s.")
+    if not options.flex:
+        return
+    limits = flex_limits()
+    wanted = options.ttl_s or (limits.min_run_s if options.max_usd else 0)
+    if not limits.min_run_s <= wanted <= limits.max_run_s:
+        raise InvalidArgumentError(
+            f"--flex needs a time to live of {format_duration(limits.min_run_s)} to "
+            f"{format_duration(limits.max_run_s)}.",
+            hint="For example: --flex --ttl 8h",
+        )
 
 
 def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
@@ -308,6 +353,21 @@ def offer_warnings(kind: AcceleratorType, offers: Sequence[Offer]) -> tuple[str,
             f"The TPU is deleted {format_duration(min(lives))} after the request, and it takes "
             "minutes until it is ready."
         )
+    return tuple(notes)
+
+
+def _machine_warnings(kind: AcceleratorType, options: CreateOptions) -> tuple[str, ...]:
+    """Say what is known about getting such a machine on Compute Engine."""
+    hardware = hardware_of(kind.generation)
+    if options.provider != GCE or hardware is None:
+        return ()
+    notes = [hardware.note] if hardware.note else []
+    if kind.workers == 1 and kind.chips in hardware.rarely_granted:
+        notes.append(
+            f"One machine with {kind.chips} chips ({kind.machine_type}) is rarely granted."
+        )
+    if options.flex and kind.workers > 1:
+        notes.append("A slice that waits does not lapse by itself: tpuctl cancels it.")
     return tuple(notes)
 
 

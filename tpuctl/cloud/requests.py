@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.lookup import Resource, read_optional
-from tpuctl.cloud.models import LABEL_CREATE_ID, Node, Operation
+from tpuctl.cloud.models import INCOMPLETE, LABEL_CREATE_ID, Node, Operation
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import describe_node
@@ -18,6 +19,7 @@ from tpuctl.errors import (
     TpuctlError,
     UnavailableError,
 )
+from tpuctl.hardware.compute_engine import GCE, flex_limits
 
 CANCEL_TIMEOUT_S = 300.0
 """How long a cancelled request is followed; after that, the journal and `gc` take care of it."""
@@ -28,7 +30,7 @@ FOUND = "found"
 SURELY_MISSING = timedelta(minutes=5)
 """A request that has had no effect by then never will: requests are answered within a minute."""
 
-_STARTING = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
+_STARTING = frozenset({"CREATING", "PENDING", "STARTING", "RESTARTING", "REPAIRING", INCOMPLETE})
 _MAX_LOST_REPLIES = 4
 _SAME = ("name", "zone", "kind", "project", "endpoint", "accelerator_type", "spot")
 
@@ -65,6 +67,8 @@ def submit(
         race=race,
     )
     journal.intend(entry)
+    if plan.flex:
+        request = replace(request, valid_for_s=min(timeout_s, flex_limits().max_wait_s))
 
     def send() -> Operation:
         if plan.queued:
@@ -72,7 +76,14 @@ def submit(
         return api.create_node(request)
 
     try:
-        return _send(api, journal, entry, send, timeout_s)
+        accepted = _send(api, journal, entry, send, timeout_s)
+        if accepted.create_id != entry.create_id and plan.provider == GCE:
+            # An interrupted create is resumed, which may have made only some parts of a slice.
+            resumed = request_for(plan, offer, project=api.project, create_id=accepted.create_id)
+            if is_incomplete(read_resource(api, accepted)):
+                operation = api.create_node(resumed)
+                return journal.update(accepted, operation=operation.name)
+        return accepted
     except UnavailableError as error:
         raise UnavailableError(
             f"{str(error).rstrip('.')}. It is unknown whether {entry.name} was created there.",
@@ -110,6 +121,11 @@ def _send(
         polling = polling or Polling(api.clock, timeout_s=timeout_s)
         if not polling.next() or lost >= _MAX_LOST_REPLIES:
             raise refusal
+
+
+def is_incomplete(resource: Resource | None) -> bool:
+    """Whether only parts of a slice exist, and no group of VMs."""
+    return isinstance(resource, Node) and resource.state == INCOMPLETE
 
 
 def read_resource(api: TpuApi, entry: JournalEntry) -> Resource | None:
@@ -300,7 +316,7 @@ def _list_existing(api: TpuApi, entries: Iterable[JournalEntry]) -> dict[str, di
     found: dict[str, dict[str, Resource]] = {}
     for zone, wanted in kinds.items():
         try:
-            nodes = api.list_nodes(zone)
+            nodes = api.list_nodes(zone, leftovers=True)
             queued = api.list_queued_resources(zone) if "queued" in wanted else None
         except (PermissionDeniedError, NotFoundError):
             continue

@@ -8,13 +8,15 @@ from typing import Literal
 from tpuctl.cloud.models import (
     DEAD_NODE_STATES,
     DEAD_QUEUED_STATES,
+    INCOMPLETE,
     LABEL_TTL_S,
     Node,
     QueuedResource,
     shared,
 )
 from tpuctl.errors import UsageError
-from tpuctl.hardware.types import AcceleratorType, describe, load_data, usd_per_hour
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, list_price, model_of
+from tpuctl.hardware.types import AcceleratorType, describe, load_data
 from tpuctl.outcome import Outcome
 
 NO_ADDRESS = "NO_ADDRESS"
@@ -23,7 +25,8 @@ NO_ADDRESS = "NO_ADDRESS"
 Provisioning = Literal["on_demand", "spot", "flex", "reserved", "units", "free"]
 """How a TPU is paid for: `units` are compute units, `free` a weekly allowance of hours."""
 
-_FREE_STATES = DEAD_NODE_STATES | {"STOPPED"}
+_NEVER_BILLED = frozenset({"PENDING", INCOMPLETE})
+_FREE_STATES = DEAD_NODE_STATES | {"STOPPED"} | _NEVER_BILLED
 _MOST_TTL_S = 100 * 365 * 86400
 
 
@@ -187,31 +190,28 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
     """Describe a node and its cost; `now` is the service's time, not this machine's."""
     kind = known_type(node.accelerator_type)
     price = price_now(node)
-    hours = max(0.0, (now - node.created).total_seconds()) / 3600
-    known = shared(Tpu, node)
+    hours = max(0.0, (now - (node.billed_from or node.created)).total_seconds()) / 3600
+    cost = 0.0 if node.state in _NEVER_BILLED else round(price * hours, 4) if price else None
+    known = {**shared(Tpu, node), "expires": expires_at(node)}
     known["data_disks"] = tuple(disk.source for disk in node.data_disks)
     return Tpu(
         **known,
         generation=kind.generation if kind else None,
         chips=kind.chips if kind else None,
         workers=_workers(node, kind.workers if kind else 0),
-        expires=expires_at(node),
         usd_per_hour=price,
-        usd_so_far=round(price * hours, 4) if price else None,
+        usd_so_far=cost,
         emulated=emulated,
         as_of=now,
-        provisioning=_provisioning(node),
+        provisioning=model_of(node),
     )
-
-
-def _provisioning(node: Node) -> Provisioning:
-    return "spot" if node.spot else "reserved" if node.reserved else "on_demand"
 
 
 def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
     """Describe a queued resource and the price of its TPU."""
     kind = known_type(queued.accelerator_type)
-    price = _price(queued.accelerator_type, queued.zone, spot=queued.spot)
+    model = "spot" if queued.spot else "on_demand"
+    price = _price(CLOUD_TPU, queued.accelerator_type, queued.zone, model)
     nodes = max(1, len(queued.nodes))
     known = {**shared(QueuedTpu, queued), "error": str(queued.error) if queued.error else None}
     return QueuedTpu(
@@ -230,7 +230,12 @@ def about_prices() -> str:
 
 
 def expires_at(node: Node) -> datetime | None:
-    """Return when a TPU expires: its time to live counts from the service's own create time."""
+    """Return when a TPU expires: its time to live counts from the service's own create time.
+
+    Compute Engine ends it itself, a time to live after it has started.
+    """
+    if node.provider == GCE:
+        return node.expires
     text = node.labels.get(LABEL_TTL_S, "")
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
         return None
@@ -241,7 +246,7 @@ def price_now(node: Node) -> float | None:
     """Return what a node costs per hour now: 0 when it is dead or stopped; None if unknown."""
     if node.state in _FREE_STATES:
         return 0.0
-    return _price(node.accelerator_type, node.zone, spot=node.spot)
+    return _price(node.provider, node.accelerator_type, node.zone, model_of(node))
 
 
 @cache
@@ -254,10 +259,10 @@ def known_type(accelerator_type: str) -> AcceleratorType | None:
 
 
 @cache
-def _price(accelerator_type: str, zone: str, *, spot: bool) -> float | None:
+def _price(plane: str, accelerator_type: str, zone: str, model: str) -> float | None:
     if known_type(accelerator_type) is None:
         return None
-    return usd_per_hour(accelerator_type, zone, spot=spot)
+    return list_price(plane, accelerator_type, zone, model)
 
 
 def _workers(node: Node, expected: int) -> tuple[Worker, ...]:

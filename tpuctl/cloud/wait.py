@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.lookup import Resource, find, identity, read_optional
-from tpuctl.cloud.models import DEAD_NODE_STATES, Node, QueuedResource
+from tpuctl.cloud.lookup import Resource, attempt, find, identity, read_optional
+from tpuctl.cloud.models import DEAD_NODE_STATES, Departure, Node, QueuedResource
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu, describe_node
 from tpuctl.errors import NotFoundError, WrongStateError
@@ -61,9 +62,11 @@ def wait_until_ready(
         try:
             seen = find(api, name, seen.zone)
         except NotFoundError as error:
+            told = attempt(partial(api.why_gone, name, zone=seen.zone, since=seen.created))
+            why = "there was no capacity, it was preempted, or a user deleted it"
+            why = str(told) if isinstance(told, Departure) else why
             raise WrongStateError(
-                f"{name} vanished in {seen.zone} while it was {seen.state}: there was no capacity, "
-                "it was preempted, or a user deleted it.",
+                f"{name} vanished in {seen.zone} while it was {seen.state}: {why}.",
                 hint="Create it again; --zone auto tries other zones too.",
             ) from error
 

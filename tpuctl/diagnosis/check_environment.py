@@ -4,6 +4,7 @@ import re
 
 from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.topology import product
+from tpuctl.runtime.versions import parse
 
 # The expression of torch_xla/_internal/tpu.py, oddities included: it decides what is accepted.
 _TORCH_XLA_TYPE = re.compile(r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
@@ -148,7 +149,23 @@ def several_hosts(view: MachineView) -> Finding | None:
     if not view.on_tpu or (place.hosts == 1 and place.slices == 1):
         return None
     slices = (f"{place.slices} slices",) if place.slices > 1 else ()
-    return found(f"{place.hosts} hosts, this is worker {place.worker}", *place.because, *slices)
+    alone = _why_alone(view)
+    where = f"{place.hosts} hosts, this is worker {place.worker}"
+    return found(where, *place.because, *slices, *([alone] if alone else []))
+
+
+def _why_alone(view: MachineView) -> str | None:
+    """Say why JAX would take one host of a slice for the whole TPU, which looks healthy."""
+    names = view.machine.metadata("instance/attributes/worker-network-endpoints") or ""
+    jax = view.detected.frameworks.jax
+    # On Compute Engine they are bare names, and only since 0.10 does JAX not split them at a colon.
+    if jax is None or "," not in names or ":" in names or parse(jax) >= parse("0.10"):
+        return None
+    return (
+        f"worker-network-endpoints has names without addresses, and JAX {jax} finds no other worker"
+        " in it: every host trains alone, unless jax.distributed.initialize() is given all three"
+        " arguments"
+    )
 
 
 def accelerate_misdirected(view: MachineView) -> Finding | None:

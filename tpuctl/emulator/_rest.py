@@ -17,7 +17,7 @@ _OLD = ("v1", "v1alpha1")
 _IN_OLD = (
     "get_location", "list_locations", "get_accelerator_type", "list_accelerator_types",
     "get_operation", "list_operations", "cancel_operation", "delete_operation",
-    "list_quota_infos",
+    "list_quota_infos", "get_quota_info",
 )  # fmt: skip
 
 

@@ -1,12 +1,17 @@
 """What the service only lists: zones, accelerator types, runtime versions, quotas."""
 
+from collections.abc import Iterator
+
+from tpuctl.emulator.compute.resources import region_of
 from tpuctl.emulator.documents import accelerator_config, page
 from tpuctl.emulator.errors import load_data, not_found, project_number
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.scenario import ZonePlan, known_type, quota_id
+from tpuctl.emulator.scenario import known_type, quota_id
 from tpuctl.emulator.world import World, quota_per_chip
 
-_SERVICE = "tpu.googleapis.com"
+_SERVICE, _COMPUTE = "tpu.googleapis.com", "compute.googleapis.com"
+
+_Limit = tuple[str, str, dict[str, str], int]
 
 
 def list_locations(world: World, call: Call) -> Document:
@@ -59,18 +64,50 @@ def list_reservations(world: World, call: Call) -> Document:
 
 
 def list_quotas(world: World, call: Call) -> Document:
-    """List the quotas of Cloud TPU as the Cloud Quotas API does; other services have none."""
-    zones = world.scenario.zones.values() if call.name == _SERVICE else ()
-    found: dict[str, Document] = {}
-    for zone in zones:
-        for generation in dict.fromkeys(known_type(name).generation for name in zone.types):
-            for spot in (False, True):
-                info = found.setdefault(
-                    quota_id(generation, spot=spot), _quota(call, generation, spot=spot)
-                )
-                info["dimensionsInfos"].append(_limit(zone, generation, spot=spot))
-    items = sorted(found.items(), key=lambda item: item[0])
+    """List the quotas of a service as the Cloud Quotas API does: of Cloud TPU or Compute Engine."""
+    items = sorted(_quotas(world, call).items(), key=lambda item: item[0])
     return page("quotaInfos", items, call, lambda info: info)
+
+
+def get_quota(world: World, call: Call) -> Document:
+    """Show one quota."""
+    name = str(call.body["name"]).rpartition("/")[2]
+    if found := _quotas(world, call).get(name):
+        return found
+    raise not_found(str(call.body["name"]))
+
+
+def _quotas(world: World, call: Call) -> dict[str, Document]:
+    limits = {_SERVICE: _zone_limits, _COMPUTE: _region_limits}.get(call.name)
+    found: dict[str, Document] = {}
+    for name, what, dimensions, limit in limits(world) if limits else ():
+        info = found.setdefault(name, _quota(call, name, what, list(dimensions)))
+        details = {"value": str(limit)} if limit else {}
+        places = [dimensions.get("zone") or dimensions["region"]]
+        shown = {"dimensions": dimensions, "details": details, "applicableLocations": places}
+        info["dimensionsInfos"].append(shown)
+    return found
+
+
+def _zone_limits(world: World) -> Iterator[_Limit]:
+    for zone in world.scenario.zones.values():
+        kinds = {kind.generation: kind for kind in reversed([*map(known_type, zone.types)])}
+        for generation in dict.fromkeys(known_type(name).generation for name in zone.types):
+            for spot, chips in ((False, zone.quota_chips), (True, zone.spot_quota_chips)):
+                units = chips * quota_per_chip(kinds[generation])
+                what = f"{'preemptible ' if spot else ''}{generation}"
+                yield quota_id(generation, spot=spot), what, {"zone": zone.name}, units
+
+
+def _region_limits(world: World) -> Iterator[_Limit]:
+    """Return the quotas of Compute Engine; one of them is for several generations."""
+    for region in sorted({region_of(zone) for zone in world.scenario.zones}):
+        plan = world.scenario.compute.quota(region)
+        for facts in load_data("compute")["generations"].values():
+            family = {"tpu_family": facts["family"]} if facts["family"] else {}
+            yield facts["quota"], facts["metric"], {"region": region, **family}, plan.quota_chips
+            spot = facts["spot_quota"], facts["spot_metric"]
+            yield *spot, {"region": region}, plan.spot_quota_chips
 
 
 def service_identity(world: World, call: Call) -> Document:
@@ -80,30 +117,19 @@ def service_identity(world: World, call: Call) -> Document:
     return {"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}}
 
 
-def _quota(call: Call, generation: str, *, spot: bool) -> Document:
-    name = quota_id(generation, spot=spot)
+def _quota(call: Call, name: str, what: str, dimensions: list[str]) -> Document:
     parent = f"projects/{call.project}/locations/global/services/{call.name}"
     return {
         "name": f"{parent}/quotaInfos/{name}",
         "quotaId": name,
-        "metric": f"{_SERVICE}/{'preemptible_' if spot else ''}{generation}",
-        "service": _SERVICE,
+        "metric": f"{call.name}/{what.replace(' ', '_').lower()}",
+        "service": call.name,
         "containerType": "PROJECT",
-        "dimensions": ["zone"],
-        "metricDisplayName": f"TPU {generation}{' preemptible' if spot else ''}",
+        "dimensions": dimensions,
+        "metricDisplayName": f"TPU {what}",
         "quotaDisplayName": name,
         "metricUnit": "1",
         "dimensionsInfos": [],
-    }
-
-
-def _limit(zone: ZonePlan, generation: str, *, spot: bool) -> Document:
-    kind = next(kind for kind in map(known_type, zone.types) if kind.generation == generation)
-    chips = zone.spot_quota_chips if spot else zone.quota_chips
-    return {
-        "dimensions": {"zone": zone.name},
-        "details": {"value": str(chips * quota_per_chip(kind))} if chips else {},
-        "applicableLocations": [zone.name],
     }
 
 

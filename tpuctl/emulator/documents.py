@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from tpuctl.emulator.errors import bad_request, load_data, project_number
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.resources import Node, Operation, QueuedResource, timestamp
+from tpuctl.emulator.resources import Node, Operation, QueuedResource, Target, timestamp
 from tpuctl.hardware.types import AcceleratorType
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def _size_bytes(document: Document) -> int:
 
 def node_document(node: Node) -> Document:
     """Write a node as the API shows it."""
-    project, spec = node.key.project, node.spec.document
+    project, spec = node.key.project, node.document
     account = spec.get("serviceAccount", {})
     document = {
         **spec,
@@ -138,13 +138,15 @@ def operation_document(operation: Operation) -> Document:
     return document
 
 
-def response(target: Node | QueuedResource | None, version: str) -> Document:
+def response(target: Target | None, version: str) -> Document:
     """Write the response of a finished operation: its target as it is now, or nothing."""
     if target is None:
         return {"@type": "type.googleapis.com/google.protobuf.Empty"}
     if isinstance(target, Node):
         return {"@type": f"{_TYPES}.{version}.Node", **node_document(target)}
-    return {"@type": f"{_TYPES}.{version}.QueuedResource", **queued_document(target)}
+    if isinstance(target, QueuedResource):
+        return {"@type": f"{_TYPES}.{version}.QueuedResource", **queued_document(target)}
+    return {}
 
 
 def accelerator_config(kind: AcceleratorType) -> Document:

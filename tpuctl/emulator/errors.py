@@ -39,6 +39,12 @@ class ServiceError(Exception):
         self.message, self.http_status, self.http_document = message, http_status, http_document
         self.http_headers: dict[str, str] = {}
 
+    @property
+    def document(self) -> Document:
+        """The error as a failed operation shows it."""
+        error: Document = self.http_document["error"]
+        return error
+
 
 class ApiError(ServiceError):
     """An error in Google's current form, of a request, an operation or a queued resource."""
@@ -66,6 +72,22 @@ class StorageError(ServiceError):
         super().__init__(message, http_status=status, http_document={"error": error})
 
 
+class ComputeError(ServiceError):
+    """An error in the form of Compute Engine, of a request or of an operation."""
+
+    def __init__(self, kind: str, entry: Document, message: str, details: list[Document]) -> None:
+        shown = {"message": message, "domain": "global", "reason": entry["reason"]}
+        error = {"code": entry["status"], "message": message, "errors": [shown]}
+        super().__init__(message, http_status=entry["status"], http_document={"error": error})
+        self.kind, self.code, self.details = kind, entry["code"], details
+
+    @property
+    def document(self) -> Document:
+        """The error as an operation shows it."""
+        details = {"errorDetails": self.details} if self.details else {}
+        return {"code": self.code, "message": self.message, **details}
+
+
 @cache
 def load_data(name: str) -> dict[str, Any]:
     """Read one of the dated data files of this package."""
@@ -87,6 +109,17 @@ def storage_error(kind: str, **facts: object) -> StorageError:
     """Make an error from the table in storage_errors.json."""
     entry = load_data("storage_errors")["errors"][kind]
     return StorageError(entry["status"], entry["reason"], entry["text"].format_map(facts))
+
+
+def compute_error(kind: str, /, **facts: object) -> ComputeError:
+    """Make an error from the table in compute_errors.json."""
+    entry = load_data("compute_errors")["errors"][kind]
+    facts = {
+        "eid": hashlib.sha256(f"{kind} {sorted(facts.items())}".encode()).hexdigest()[:12],
+        **facts,
+    }
+    details = [_fill(detail, facts) for detail in entry.get("details", ())]
+    return ComputeError(kind, entry, entry["text"].format_map(facts), details)
 
 
 def bad_request(why: str) -> ApiError:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
+from tpuctl.emulator.compute.methods import COMPUTE_METHODS, ComputeMethod
 from tpuctl.emulator.http import ByteFault
-from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.methods import METHODS, Method
 from tpuctl.emulator.strict_json import ObjectReader
 
 UNFINISHED = "unfinished"
@@ -16,6 +17,11 @@ ERRORS = (
     "already_exists", "deadline", "api_disabled", "zone_hidden", "reservation", "busy", UNFINISHED,
 )  # fmt: skip
 EVENTS = ("preempt", "vanish", "maintenance", "worker_down", "worker_busy", "suspend")
+INSTANCE_EVENTS = (*EVENTS[:-1], "host_error", "expire")
+COMPUTE_ERRORS = (
+    *ERRORS, "stockout_details", "disguised_stockout", "allowlist", "preempted", "external_ip",
+    "subnet", "disk_type",
+)  # fmt: skip
 STORAGE_METHODS = {
     "storage_insert": "storage.objects.create",
     "storage_upload_chunk": "storage.objects.create",
@@ -40,6 +46,7 @@ KAGGLE_METHODS = (
     "kaggle_upload", "kaggle_create_data", "kaggle_version_data", "kaggle_data_status",
     "kaggle_delete_data", "kaggle_session",
 )  # fmt: skip
+GKE_METHODS = ("gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
 KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")
 """What goes wrong in a whole session, which is the `on` kaggle_session."""
 STORAGE_ERRORS = (
@@ -48,6 +55,8 @@ STORAGE_ERRORS = (
 )  # fmt: skip
 _DATA = ("storage_get", "storage_insert", "storage_upload_chunk", "kaggle_download")
 BYTE_FAULTS = ("cut", "stall", "corrupt")
+CALLS: dict[str, Method | ComputeMethod] = {**METHODS, **COMPUTE_METHODS}
+_HOSTS = ("node", "instance")
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class NodeEvent:
     worker: int
     for_s: float
     duty_cycle_percent: float | None = None
+    on: str = "node"
 
 
 @dataclass(frozen=True)
@@ -139,18 +149,19 @@ def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
 
 def read_fault(fault: ObjectReader) -> Fault:
     """Read one fault of a scenario; raises InvalidInputError that names the place."""
-    on = fault.choice("on", (*METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, "node"))
-    if on == "node":
-        return _node_event(fault)
-    return _call_fault(fault, on) if on in METHODS else _storage_fault(fault, on)
+    known = (*METHODS, *COMPUTE_METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, *GKE_METHODS, *_HOSTS)
+    on = fault.choice("on", known)
+    if on in _HOSTS:
+        return _host_event(fault, on)
+    return _storage_fault(fault, on) if on not in CALLS else _call_fault(fault, on)
 
 
-def _node_event(fault: ObjectReader) -> NodeEvent:
+def _host_event(fault: ObjectReader, on: str) -> NodeEvent:
     fault.allow("on zone name nth every event at_s worker for_s duty_cycle_percent")
     return NodeEvent(
         zone=fault.text("zone", "*"),
         name=fault.text("name", "*"),
-        event=fault.choice("event", EVENTS),
+        event=fault.choice("event", EVENTS if on == "node" else INSTANCE_EVENTS),
         at_s=fault.number("at_s", 0.0),
         nth=fault.count("nth", 1, least=1),
         every=fault.flag("every"),
@@ -159,18 +170,20 @@ def _node_event(fault: ObjectReader) -> NodeEvent:
         duty_cycle_percent=fault.number("duty_cycle_percent", 0.0, most=100)
         if "duty_cycle_percent" in fault
         else None,
+        on=on,
     )
 
 
 def _call_fault(fault: ObjectReader, on: str) -> CallFault:
     fault.allow("on zone name nth every error where after_s after_accept")
-    after_accept, starts_operation = fault.flag("after_accept"), METHODS[on].starts_operation
-    error = fault.choice("error", ERRORS, "unavailable" if after_accept else None)
+    after_accept, starts_operation = fault.flag("after_accept"), CALLS[on].starts_operation
+    errors = ERRORS if on in METHODS else COMPUTE_ERRORS
+    error = fault.choice("error", errors, "unavailable" if after_accept else None)
     # A stockout is never the reply, and only an operation can fail some time after it.
     late = (
         starts_operation
         and not after_accept
-        and (error in ("stockout", UNFINISHED) or "after_s" in fault)
+        and (error.endswith(("stockout", UNFINISHED)) or "after_s" in fault)
     )
     where = fault.choice("where", ("rpc", "operation"), "operation" if late else "rpc")
     if where == "operation" and not starts_operation:

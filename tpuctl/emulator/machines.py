@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tpuctl.emulator.confine import Confinement
-from tpuctl.emulator.resources import Node
+from tpuctl.emulator.resources import INSTANCE, Host, Node
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.emulator.world import World
 from tpuctl.errors import UnavailableError
@@ -18,7 +18,6 @@ from tpuctl.start_python import child_environment, python_command
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import GIB
 
-RUNNING = frozenset({"READY", "REPAIRING"})
 _TICK_S = 0.1
 _METADATA_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
 
@@ -57,8 +56,8 @@ class Machines:
         """Start and stop workers to match the nodes of the world."""
         wanted = {
             _Machine(node.id, worker): node
-            for node in world.nodes.values()
-            if node.state in RUNNING
+            for node in world.hosts()
+            if node.runs
             for worker in range(len(node.addresses))
             if worker not in node.down_workers
         }
@@ -74,9 +73,9 @@ class Machines:
         for machine in [*wanted.keys() - self._busy.keys()]:
             if machine.worker in wanted[machine].busy_workers:
                 self._keep_busy(machine, wanted[machine].busy_workers[machine.worker])
-        for node in world.nodes.values():
+        for node in world.hosts():
             node.ssh_port = self.port
-        self._remove_others({str(node.id) for node in world.nodes.values()})
+        self._remove_others({str(node.id) for node in world.hosts()})
 
     def close(self) -> None:
         """Stop all workers; their files are kept."""
@@ -84,11 +83,11 @@ class Machines:
         for holder in self._busy.values():
             holder.wait()
 
-    def _start(self, machine: _Machine, node: Node, os_login: OsLogin) -> None:
+    def _start(self, machine: _Machine, node: Host, os_login: OsLogin) -> None:
         place = self._folder_of(machine)
         devices = place / "dev" / "vfio"
         devices.mkdir(parents=True, exist_ok=True)
-        for chip in range(node.spec.type.chips_per_worker):
+        for chip in range(node.chips_per_worker):
             (devices / str(chip)).touch()
         env = {**self._environment(node, machine.worker), DEVICES: str(devices.parent)}
         self._metrics[machine] = {name: env[name] for name in (DEVICES, HBM_BYTES, PORTS)}
@@ -124,16 +123,22 @@ class Machines:
     def _folder_of(self, machine: _Machine) -> Path:
         return self._folder / str(machine.node) / str(machine.worker)
 
-    def _environment(self, node: Node, worker: int) -> dict[str, str]:
+    def _environment(self, node: Host, worker: int) -> dict[str, str]:
         project, zone, name = node.key
-        metadata = f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker}"
-        hostnames = ",".join(internal for internal, _ in node.addresses)
-        return {
+        is_node = isinstance(node, Node)
+        metadata = (
+            f"{self._metadata_url}/vm/{project}/{zone}/{name}/{worker if is_node else INSTANCE}"
+        )
+        of_slice = {
             "TPU_WORKER_ID": str(worker),
-            "TPU_WORKER_HOSTNAMES": hostnames,
+            "TPU_WORKER_HOSTNAMES": ",".join(internal for internal, _ in node.addresses),
             "TPU_NAME": name,
-            "TPU_ACCELERATOR_TYPE": node.spec.type.accelerator_type,
-            HBM_BYTES: str(int((node.spec.type.hbm_gib_per_chip or 16) * GIB)),
+            "TPU_ACCELERATOR_TYPE": node.accelerator_type,
+        }
+        return {
+            # A machine of Compute Engine has nothing of the kind in its environment.
+            **(of_slice if is_node else {}),
+            HBM_BYTES: str(int((node.hbm_gib_per_chip or 16) * GIB)),
             PORTS: str(_free_port()),
             "TPUCTL_METADATA_URL": metadata,
             # Without the scheme, as Google's libraries read them.
@@ -150,12 +155,11 @@ class Machines:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def ssh_keys(node: Node, user: str, os_login: OsLogin) -> Sequence[str]:
+def ssh_keys(node: Host, user: str, os_login: OsLogin) -> Sequence[str]:
     """Return the public keys that may log in as a user: of OS Login, or in the node's metadata."""
-    metadata = node.spec.document.get("metadata", {})
-    if str(metadata.get("enable-oslogin", "")).upper() == "TRUE":
+    if str(node.metadata.get("enable-oslogin", "")).upper() == "TRUE":
         return os_login.get(user, ())
-    text = str(metadata.get("ssh-keys", ""))
+    text = str(node.metadata.get("ssh-keys", ""))
     pairs = (line.strip().partition(":") for line in text.splitlines())
     return [key for name, _, key in pairs if name == user]
 

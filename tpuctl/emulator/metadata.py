@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from tpuctl.emulator.compute.documents import accounts_of
+from tpuctl.emulator.compute.resources import Instance
+from tpuctl.emulator.compute.vm_metadata import instance_tree
 from tpuctl.emulator.documents import CLOUD_SCOPE, default_account, node_document
 from tpuctl.emulator.errors import api_error, not_found, project_number
 from tpuctl.emulator.http import HttpApi, Reply, Request, Route, text_reply
 from tpuctl.emulator.methods import Call
-from tpuctl.emulator.resources import Key, Node
+from tpuctl.emulator.resources import INSTANCE, Host, Key, Node
 from tpuctl.emulator.service import Emulator
+from tpuctl.emulator.world import World
 
 Tree = dict[str, Any]
 
@@ -29,9 +33,8 @@ def metadata_api(emulator: Emulator) -> HttpApi:
     server = MetadataServer(emulator)
     workers = "/vm/{project}/{zone}/{node}/{worker}"
     return HttpApi(
-        ("/vm/", "/computeMetadata/", "/compute/v1/projects/"),
+        ("/vm/", "/computeMetadata/"),
         [
-            Route("GET /compute/v1/projects/{project}", _project),
             *(Route(f"GET {workers}{end}", greet) for end in ("", "/")),
             *(
                 Route(f"{verb} {machine}/computeMetadata/v1{{path=**}}", answer)
@@ -47,14 +50,6 @@ def greet(_: Request) -> Reply:
     return text_reply("computeMetadata/\n", "application/text", headers=_FROM_SERVER)
 
 
-def _project(request: Request) -> Reply:
-    """Describe a project as Compute Engine does: gcloud looks there for keys before it uses SSH."""
-    project = request.names["project"]
-    metadata = {"kind": "compute#metadata", "items": []}
-    about = {"kind": "compute#project", "name": project, "id": str(project_number(project))}
-    return Reply(document={**about, "commonInstanceMetadata": metadata})
-
-
 class MetadataServer:
     """Answers machines about themselves."""
 
@@ -68,9 +63,9 @@ class MetadataServer:
         path = request.names["path"] or "/"
         node, worker = self._machine(request)
         if path.startswith("/instance/service-accounts/") and path.endswith("/token"):
-            return Reply(document=self._token(node), headers=_FROM_SERVER)
+            return Reply(document=self._token(node, path), headers=_FROM_SERVER)
         if node:
-            tree = worker_tree(node, worker)
+            tree = worker_tree(self._emulator.world, node, worker)
         else:
             tree = project_tree(self._emulator.scenario.project or "practice")
         value = _find(tree, path)
@@ -91,32 +86,39 @@ class MetadataServer:
         if node is None or not path.startswith(_GUEST):
             raise api_error("unimplemented", what=f"PUT {path}")
         value = request.body.read(_LARGEST_GUEST_VALUE).decode("utf-8", "replace")
-        allowed = node.spec.document.get("metadata", {}).get("enable-guest-attributes", "")
-        if allowed.upper() != "TRUE":
+        if node.metadata.get("enable-guest-attributes", "").upper() != "TRUE":
             raise api_error("permission", permission="guest-attributes", resource=node.path)
         attribute = path.removeprefix(_GUEST)
         if not _GUEST_PATH.fullmatch(attribute):
             raise not_found(attribute)
-        body = {"worker": worker, "path": attribute, "value": value}
+        own = worker if isinstance(node, Node) else INSTANCE
+        body = {"worker": own, "path": attribute, "value": value}
         self._emulator.answer(Call("publish_guest_attribute", *node.key, body))
         return text_reply("", "text/plain", headers=_FROM_SERVER)
 
-    def _machine(self, request: Request) -> tuple[Node | None, int]:
+    def _machine(self, request: Request) -> tuple[Host | None, int]:
         """Return the node and the worker that ask; None for a machine that is not a TPU."""
         if "node" not in request.names:
             return None, 0
         project, zone, name, worker, _ = request.names.values()
-        node = self._emulator.advance().node(Key(project, zone, name))
+        key, world = Key(project, zone, name), self._emulator.advance()
+        if worker == INSTANCE:
+            if instance := world.compute.instances.get(key):
+                return instance, 0
+            raise not_found(key.path("instances"))
+        node = world.node(key)
         if not worker.isdecimal() or int(worker) >= node.spec.type.workers:
             raise not_found(f"{node.path} worker {worker}")
         return node, int(worker)
 
-    def _token(self, node: Node | None) -> dict[str, Any]:
+    def _token(self, node: Host | None, path: str) -> dict[str, Any]:
         """Issue an access token of a machine's service account."""
         about = f"token of {node.id if node else 'the project'}"
         token = f"ya29.emulated-{self._emulator.advance().digest(about)[:48]}"
-        scopes = node_document(node)["serviceAccount"]["scope"] if node else [CLOUD_SCOPE]
-        self._emulator.tokens[token] = scopes
+        account = account_of(node) if node else ("", [CLOUD_SCOPE])
+        if account is None:
+            raise not_found(path)
+        self._emulator.tokens[token] = account[1]
         return {"access_token": token, "expires_in": TOKEN_LIVES_S, "token_type": "Bearer"}
 
 
@@ -133,33 +135,52 @@ def project_tree(project: str) -> Tree:
     }
 
 
-def worker_tree(node: Node, worker: int) -> Tree:
-    """Return the metadata of one worker of a node."""
-    project, spec = node.key.project, node.spec.document
-    account = node_document(node)["serviceAccount"]
+def account_of(node: Host) -> tuple[str, list[str]] | None:
+    """Return the service account of a machine and its scopes; an instance may have none."""
+    if isinstance(node, Node):
+        account = node_document(node)["serviceAccount"]
+        return account["email"], account["scope"]
+    accounts = accounts_of(cast(Instance, node))
+    return (accounts[0]["email"], accounts[0].get("scopes", [])) if accounts else None
+
+
+def worker_tree(world: World, node: Host, worker: int) -> Tree:
+    """Return the metadata of one worker of a node, or of an instance."""
+    project = node.key.project
+    account = account_of(node)
     internal, external = node.addresses[worker] if node.addresses else ("", "")
     guest_attributes: Tree = {}
     for path, value in node.published_attributes(worker).items():
         namespace, _, key = path.partition("/")
         guest_attributes.setdefault(namespace, {})[key] = value
     tree = project_tree(project)
-    tree["instance"] |= {
-        "id": str(node.id + worker),
-        "name": _worker_name(node, worker),
-        "hostname": f"{_worker_name(node, worker)}.{node.key.zone}.c.{project}.internal",
-        "zone": f"projects/{project_number(project)}/zones/{node.key.zone}",
-        "attributes": {**spec.get("metadata", {}), **_tpu_attributes(node, worker)},
-        "preempted": "TRUE" if node.state == "PREEMPTED" else "FALSE",
+    if isinstance(node, Node):
+        own = _node_tree(node, worker)
+    else:
+        own = instance_tree(world, cast(Instance, node))
+    tree["instance"] |= own | {
         "upcoming-maintenance": _NO_NOTICE,
         "guest-attributes": guest_attributes,
         "network-interfaces": {
             "0": {"ip": internal, "access-configs": {"0": {"external-ip": external}}}
         },
-        "service-accounts": dict.fromkeys(
-            ("default", account["email"]), _account(account["email"], account["scope"])
-        ),
+        "service-accounts": dict.fromkeys(("default", account[0]), _account(*account))
+        if account
+        else {},
     }
     return tree
+
+
+def _node_tree(node: Node, worker: int) -> Tree:
+    project = node.key.project
+    return {
+        "id": str(node.id + worker),
+        "name": _worker_name(node, worker),
+        "hostname": f"{_worker_name(node, worker)}.{node.key.zone}.c.{project}.internal",
+        "zone": f"projects/{project_number(project)}/zones/{node.key.zone}",
+        "attributes": {**node.metadata, **_tpu_attributes(node, worker)},
+        "preempted": "TRUE" if node.state == "PREEMPTED" else "FALSE",
+    }
 
 
 def _as_json(value: Any, path: str) -> Any:

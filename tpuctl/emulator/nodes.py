@@ -2,14 +2,13 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 
 from tpuctl.emulator import operations
 from tpuctl.emulator.errors import api_error, bad_request, not_found
 from tpuctl.emulator.faults import NodeEvent, is_about
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
-from tpuctl.emulator.resources import DEAD, Key, Node, NodeSpec, Target, timestamp
+from tpuctl.emulator.resources import DEAD, INSTANCE, Host, Key, Node, NodeSpec, Target, timestamp
 from tpuctl.emulator.validate import check_fields, check_node_id, read_node
 from tpuctl.emulator.world import World
 
@@ -58,13 +57,31 @@ def add_node(
     """
     world.changes += 1
     identity = int(world.digest(f"node {world.number()}")[:15], 16)
-    # Slices of one queued resource share a spec; an update of one must not change the others.
-    own = replace(spec, document=copy.deepcopy(spec.document))
-    node = Node(key, identity, world.now, own, queued, multislice)
+    kind = spec.type
+    node = Node(
+        key=key,
+        id=identity,
+        created=world.now,
+        # Slices of one queued resource share a spec; an update of one must not change the others.
+        document=copy.deepcopy(spec.document),
+        chips=kind.chips,
+        chips_per_worker=kind.chips_per_worker,
+        hbm_gib_per_chip=kind.hbm_gib_per_chip,
+        accelerator_type=kind.accelerator_type,
+        model="reserved" if spec.reserved else "spot" if spec.spot else "on_demand",
+        state="CREATING",
+        previous_state="CREATING",
+        spec=spec,
+        queued=queued,
+        multislice=multislice,
+    )
     world.add_node(node)
     if has_chips:
         world.allocate_chips(node)
-        for event in world.node_events.due(lambda plan: is_about(plan, key.zone, key.name)):
+        node.billed_from = world.now
+        for event in world.node_events.due(
+            lambda plan: plan.on == "node" and is_about(plan, key.zone, key.name)
+        ):
             world.after(event.at_s, apply_event, node, event)
     return node
 
@@ -151,6 +168,7 @@ def start(world: World, call: Call, failure: Failure | None) -> Document:
     node.previous_state, node.state = node.state, "STARTING"
     if failure is None:
         world.allocate_chips(node)
+        node.billed_from = world.now
     return operations.start(
         world, "start", node, failure, takes_s=START_S, then=make_ready, undo=_revert
     )
@@ -167,7 +185,7 @@ def update(world: World, call: Call, failure: Failure | None) -> Document:
 
     def change(world: World, node: Node) -> None:
         for path in paths:
-            _copy(requested, node.spec.document, path.split("."))
+            _copy(requested, node.document, path.split("."))
         if _MUTABLE[-1] in paths and node.addresses:
             outer = [
                 (here[0], new[1])
@@ -205,21 +223,26 @@ def guest_attributes(world: World, call: Call) -> Document:
         raise bad_request(f"Unknown worker {unknown[0]}: workers are 0 to {known[-1]}.")
     found = []
     for worker in wanted or known:
-        published = node.published_attributes(int(worker))
-        items = [
-            {"namespace": path.partition("/")[0], "key": path.partition("/")[2], "value": value}
-            for path, value in sorted(published.items())
-            if path == query or not query or path.startswith(f"{query}/")
-        ]
+        items = attribute_items(node, int(worker), query)
         found.append({"queryPath": query, "queryValue": {"items": items}})
     return {"guestAttributes": found}
 
 
+def attribute_items(host: Host, worker: int, query: str) -> list[Document]:
+    """Return the guest attributes of a worker at a path, or of all paths."""
+    return [
+        {"namespace": path.partition("/")[0], "key": path.partition("/")[2], "value": value}
+        for path, value in sorted(host.published_attributes(worker).items())
+        if path == query or not query or path.startswith(f"{query}/")
+    ]
+
+
 def publish_guest_attribute(world: World, call: Call) -> Document:
     """Store a guest attribute that a worker writes to its metadata server."""
-    node = world.node(Key.of(call))
+    key, number = Key.of(call), call.body["worker"]
+    node: Host = world.compute.instances[key] if number == INSTANCE else world.node(key)
     world.changes += 1
-    worker, path = int(call.body["worker"]), str(call.body["path"])
+    worker, path = 0 if number == INSTANCE else int(number), str(call.body["path"])
     node.guest_attributes.setdefault(worker, {})[path] = str(call.body["value"])
     return {}
 
@@ -294,8 +317,10 @@ def _worker_down(world: World, node: Node, event: NodeEvent) -> None:
     )
 
 
-def _worker_busy(world: World, node: Node, event: NodeEvent) -> None:
-    node.busy_workers[event.worker % node.spec.type.workers] = event.duty_cycle_percent
+def worker_busy(_world: World, node: Host, event: NodeEvent) -> None:
+    """Have another process hold the chips of a worker."""
+    workers = node.chips // node.chips_per_worker
+    node.busy_workers[event.worker % workers] = event.duty_cycle_percent
 
 
 _NEED_NOT_BE_READY = ("preempt", "vanish", "suspend")
@@ -305,7 +330,7 @@ _EVENTS: dict[str, Callable[[World, Node, NodeEvent], None]] = {
     "suspend": _suspend,
     "maintenance": _maintain,
     "worker_down": _worker_down,
-    "worker_busy": _worker_busy,
+    "worker_busy": worker_busy,
 }
 
 
@@ -353,15 +378,19 @@ def _copy(source: Document, target: Document, path: list[str]) -> None:
 
 
 def _addresses(world: World, node: Node) -> list[tuple[str, str]]:
-    """Make up an internal and an external address for every worker.
+    networks = [node.document.get("networkConfig", {})]
+    networks += node.document.get("networkConfigs", [])[:1]
+    is_open = any(network.get("enableExternalIps") for network in networks)
+    return make_addresses(world, node.spec.type.workers, is_open=is_open)
+
+
+def make_addresses(world: World, count: int, *, is_open: bool) -> list[tuple[str, str]]:
+    """Make up an internal address, and if `is_open` an external one, for so many workers.
 
     All are loopback addresses: nothing reaches another machine, and SSH reaches the worker.
     """
-    networks = [node.spec.document.get("networkConfig", {})]
-    networks += node.spec.document.get("networkConfigs", [])[:1]
-    is_open = any(network.get("enableExternalIps") for network in networks)
     found = []
-    for _ in range(node.spec.type.workers):
+    for _ in range(count):
         number = world.number()
         low = f"{number >> 8 & 255}.{number & 255}"
         outer = f"127.{192 + (number >> 16) % 32}.{low}" if is_open else ""

@@ -3,15 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from tpuctl.emulator.documents import operation_document, response
-from tpuctl.emulator.errors import ApiError, api_error
+from tpuctl.emulator.errors import ServiceError, api_error
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.emulator.resources import Key, Node, Operation, QueuedResource, Target
+from tpuctl.emulator.resources import Key, Operation, T, Target
 from tpuctl.emulator.world import World
-
-T = TypeVar("T", Node, QueuedResource)
 
 
 @dataclass(frozen=True)
@@ -19,7 +16,7 @@ class Failure:
     """That an operation will fail: when, and with what error."""
 
     after_s: float
-    error: ApiError
+    error: ServiceError
 
 
 def start(
@@ -37,20 +34,38 @@ def start(
     At its end `then(world, target)` makes the change, or after a failure `undo` takes back what
     was begun.
     """
-    digest = world.digest(f"operation {world.number()}")
-    milliseconds = int(world.now.timestamp() * 1000)
-    name = f"operation-{milliseconds}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
-    key = Key(target.key.project, target.key.zone, name)
+    key = Key(target.key.project, target.key.zone, new_name(world))
     operation = Operation(key, verb, target.path, world.now, partial(undo, world, target))
     world.operations[key] = target.operation = operation
-    if failure:
-        world.after(failure.after_s, _end, operation, target, undo, failure.error)
-    else:
-        world.after(takes_s, _end, operation, target, then, None)
+    schedule_end(world, operation, target, failure, takes_s=takes_s, then=then, undo=undo)
     return operation_document(operation)
 
 
-def abort(world: World, target: Target, error: ApiError) -> None:
+def schedule_end(
+    world: World,
+    operation: Operation,
+    target: T,
+    failure: Failure | None,
+    *,
+    takes_s: float,
+    then: Callable[[World, T], None],
+    undo: Callable[[World, T], None],
+) -> None:
+    """Have an operation end, in one of its two ways."""
+    if failure:
+        world.after(failure.after_s, end, operation, target, undo, failure.error)
+    else:
+        world.after(takes_s, end, operation, target, then, None)
+
+
+def new_name(world: World) -> str:
+    """Make up the name of an operation."""
+    digest = world.digest(f"operation {world.number()}")
+    milliseconds = int(world.now.timestamp() * 1000)
+    return f"operation-{milliseconds}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
+
+
+def abort(world: World, target: Target, error: ServiceError) -> None:
     """End the running operation of a target, if there is one, with an error."""
     if target.operation and not target.operation.ended:
         target.operation.failure = error
@@ -80,14 +95,14 @@ def is_running(target: Target) -> bool:
     return target.operation is not None and target.operation.ended is None
 
 
-def _end(
+def end(
     world: World,
     operation: Operation,
     target: T,
     change: Callable[[World, T], None],
-    error: ApiError | None,
+    error: ServiceError | None,
 ) -> None:
-    # A deletion, for example, may have aborted it before its time.
+    """End an operation, unless a deletion, for example, has aborted it before its time."""
     if operation.ended:
         return
     operation.failure = error

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tpuctl.clock import WallClock
+from tpuctl.emulator.kubernetes.discovery import kubeconfig
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, exports, serve_world
@@ -89,6 +90,7 @@ class Status(Outcome):
     scenario: str | None = None
     requests: int | None = None
     nodes: dict[str, int] = field(default_factory=dict)
+    instances: dict[str, int] = field(default_factory=dict)
     queued_resources: dict[str, int] = field(default_factory=dict)
     exports: dict[str, str] = field(default_factory=dict)
 
@@ -112,6 +114,7 @@ class EmulatorFolder:
         self.log = folder / "log.txt"
         self.machines = folder / "machines"
         self.token = folder / "token"
+        self.kubeconfig = folder / "kubeconfig"
 
     def claim(self) -> None:
         """Make the folder, and let nobody else into it; raises WriteError."""
@@ -200,6 +203,7 @@ def run(
                 machines=here.machines,
             )
         )
+        write_atomically(here.kubeconfig, kubeconfig(emulator), private=True)
         file = scenario_file or (here.last_run().get("scenario") if resumed else None)
         started = _started(here, emulator, file, resumed)
         write_atomically(here.running, json.dumps(asdict(started)), private=True)
@@ -322,7 +326,7 @@ def _open(
         if scenario in (None, world.scenario):
             return world, ScaledClock(now, world.scenario.time_scale), True
         advance(world, now)
-        if world.nodes or world.queued:
+        if any(world.hosts()) or world.queued or world.compute.resources:
             raise InvalidInputError(
                 f"The emulator's state in {here.folder} has TPUs of another scenario.",
                 hint="Start over: add --fresh. To resume, leave out --scenario.",

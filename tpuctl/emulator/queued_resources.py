@@ -1,10 +1,11 @@
 """Queued resources: they wait for capacity, get their nodes, and are suspended without them."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from tpuctl.emulator import nodes, operations
 from tpuctl.emulator.documents import operation_document
-from tpuctl.emulator.errors import ApiError, api_error, bad_request
+from tpuctl.emulator.errors import ServiceError, api_error, bad_request
 from tpuctl.emulator.faults import NodeEvent
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
@@ -109,16 +110,14 @@ def maintain(world: World, call: Call, failure: Failure | None) -> Document:
     )
 
 
-def settle(world: World) -> None:
+def settle(world: World, freed: Sequence[str]) -> None:
     """Review the queued resources whose nodes changed, and the zones where chips became free."""
-    while world.changed_queued or world.freed_zones:
-        for key in sorted(world.changed_queued):
-            world.changed_queued.discard(key)
-            if queued := world.queued.get(key):
-                _review(world, queued)
-        for zone in sorted(world.freed_zones):
-            world.freed_zones.discard(zone)
-            _provision_waiting(world, zone)
+    for key in sorted(world.changed_queued):
+        world.changed_queued.discard(key)
+        if queued := world.queued.get(key):
+            _review(world, queued)
+    for zone in freed:
+        _provision_waiting(world, zone)
 
 
 def _review(world: World, queued: QueuedResource) -> None:
@@ -226,7 +225,7 @@ def _expire(world: World, queued: QueuedResource) -> None:
         _fail(world, queued, api_error("expired", until=timestamp(queued.valid_until)))
 
 
-def _fail(world: World, queued: QueuedResource, error: ApiError) -> None:
+def _fail(world: World, queued: QueuedResource, error: ServiceError) -> None:
     queued.state, queued.failure, queued.initiator = "FAILED", error, "SERVICE"
 
 

@@ -1,17 +1,20 @@
-"""The resources of the Cloud TPU API: nodes, queued resources and operations."""
+"""The resources of the Cloud TPU API, and what machines of Compute Engine share with them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from tpuctl.emulator.errors import ApiError
+from tpuctl.emulator.errors import ServiceError
 from tpuctl.emulator.faults import NodeEvent
 from tpuctl.emulator.methods import Call, Document
-from tpuctl.hardware.types import AcceleratorType
+from tpuctl.hardware.types import AcceleratorType, usd_per_hour
 
 DEAD = frozenset({"PREEMPTED", "TERMINATED"})
 """States that a node never leaves; it keeps its name and its quota until it is deleted."""
+
+INSTANCE = "vm"
+"""Stands for the number of the worker in addresses, for an instance of Compute Engine."""
 
 
 class Key(NamedTuple):
@@ -47,7 +50,7 @@ class Operation:
     version: str = "v2"
     unfinished: bool = False
     ended: datetime | None = None
-    failure: ApiError | None = None
+    failure: ServiceError | None = None
     response: Document | None = None
 
 
@@ -61,27 +64,29 @@ class NodeSpec:
     reserved: bool
 
 
-@dataclass
-class Node:
-    """A node; one that is created later with the same name is another object.
+@dataclass(kw_only=True)
+class Host:
+    """What has chips and runs workers: a node, or an instance of Compute Engine.
 
     `previous_state` is what a failed deletion, stop or start goes back to. `pending_events` are
-    planned events that wait until it is READY. `ssh_port` is where its workers listen, if they run.
+    planned events that wait until it runs. `ssh_port` is where its workers listen, if they run.
+    It is on the bill since `billed_from`.
     """
 
     key: Key
     id: int
     created: datetime
-    spec: NodeSpec
-    queued: Key | None = None
-    multislice: bool = False
+    document: Document
+    chips: int
+    chips_per_worker: int
+    hbm_gib_per_chip: float | None
+    accelerator_type: str
+    model: str
+    state: str
+    previous_state: str = ""
     holds_chips: bool = False
-    state: str = "CREATING"
-    previous_state: str = "CREATING"
-    health: str | None = None
-    health_description: str = ""
+    billed_from: datetime | None = None
     addresses: tuple[tuple[str, str], ...] = ()
-    symptoms: list[Document] = field(default_factory=list)
     down_workers: set[int] = field(default_factory=set)
     busy_workers: dict[int, float | None] = field(default_factory=dict)
     guest_attributes: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -90,23 +95,71 @@ class Node:
     ssh_port: int | None = None
     host_keys: dict[int, str] = field(default_factory=dict)
 
+    running = frozenset({""})
+    # Whether it publishes guest attributes without being asked to.
+    publishes = False
+
+    @property
+    def path(self) -> str:
+        """The full name of the resource."""
+        raise NotImplementedError
+
+    def usd_per_hour(self) -> float | None:
+        """Return its list price; None where there is none."""
+        raise NotImplementedError
+
+    @property
+    def reserved(self) -> bool:
+        """Whether its chips are those of a reservation."""
+        return self.model == "reserved"
+
+    @property
+    def runs(self) -> bool:
+        """Whether its workers are machines that SSH reaches."""
+        return self.state in self.running
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Its metadata, as its owner wrote it."""
+        return self.document.get("metadata") or {}
+
+    @property
+    def may_publish(self) -> bool:
+        """Whether its metadata enables guest attributes."""
+        chosen = str(self.metadata.get("enable-guest-attributes", "")).upper()
+        return chosen != "FALSE" if self.publishes else chosen == "TRUE"
+
+    def published_attributes(self, worker: int) -> dict[str, str]:
+        """The guest attributes of a worker by path; a running one publishes its host key."""
+        kind, _, key = self.host_keys.get(worker, "").partition(" ")
+        own = {f"hostkeys/{kind}": key} if kind and self.may_publish else {}
+        return {**own, **self.guest_attributes.get(worker, {})}
+
+
+@dataclass(kw_only=True)
+class Node(Host):
+    """A node; one that is created later with the same name is another object."""
+
+    spec: NodeSpec
+    queued: Key | None = None
+    multislice: bool = False
+    health: str | None = None
+    health_description: str = ""
+    symptoms: list[Document] = field(default_factory=list)
+
+    running = frozenset({"READY", "REPAIRING"})
+    publishes = True
+
+    def usd_per_hour(self) -> float | None:
+        """Return its list price; nobody knows that of a reservation."""
+        if self.reserved:
+            return None
+        return usd_per_hour(self.accelerator_type, self.key.zone, spot=self.spec.spot)
+
     @property
     def path(self) -> str:
         """The full name of the resource."""
         return self.key.path("nodes")
-
-    def published_attributes(self, worker: int) -> dict[str, str]:
-        """The guest attributes of a worker by path; a running one publishes its host key."""
-        metadata = self.spec.document.get("metadata", {})
-        allowed = str(metadata.get("enable-guest-attributes", "")).upper() != "FALSE"
-        kind, _, key = self.host_keys.get(worker, "").partition(" ")
-        own = {f"hostkeys/{kind}": key} if kind and allowed else {}
-        return {**own, **self.guest_attributes.get(worker, {})}
-
-    @property
-    def chips(self) -> int:
-        """How many chips it has once it is provisioned."""
-        return self.spec.type.chips
 
 
 @dataclass
@@ -126,7 +179,7 @@ class QueuedResource:
     state: str = "CREATING"
     previous_state: str = "CREATING"
     initiator: str | None = None
-    failure: ApiError | None = None
+    failure: ServiceError | None = None
     not_before: datetime | None = None
     operation: Operation | None = None
 
@@ -151,7 +204,18 @@ class QueuedResource:
         return sum(spec.type.chips for spec in self.node_specs.values())
 
 
-Target = Node | QueuedResource
+class Target(Protocol):
+    """What an operation changes."""
+
+    key: Key
+    operation: Operation | None
+
+    @property
+    def path(self) -> str:
+        """The full name of the resource."""
+
+
+T = TypeVar("T", bound=Target)
 
 
 def timestamp(moment: datetime) -> str:

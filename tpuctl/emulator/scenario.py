@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 from tpuctl.emulator.colab.account import Plan as ColabPlan
 from tpuctl.emulator.colab.account import read_plan
 from tpuctl.emulator.errors import StorageError, load_data
-from tpuctl.emulator.faults import CallFault, NodeEvent, StorageFault, read_fault
-from tpuctl.emulator.methods import METHODS
+from tpuctl.emulator.faults import CALLS, CallFault, NodeEvent, StorageFault, read_fault
+from tpuctl.emulator.kubernetes.plan import Plan as GkePlan
+from tpuctl.emulator.kubernetes.plan import read_plan as read_gke
 from tpuctl.emulator.storage.resources import check_bucket_name
 from tpuctl.emulator.strict_json import ObjectReader, parse_json
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
@@ -26,6 +28,8 @@ DEFAULT_CHIPS = 512
 DEFAULT_SCALE = 60.0
 _ZONE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 _LARGEST_BYTES = 1 << 20
+# Listed in many zones, and refused to most projects (facts of 2026-11-22).
+_REFUSED = ("ct5lp-*",)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,36 @@ class ZonePlan:
     quota_chips: int
     spot_quota_chips: int
     reserved_chips: int
+    machine_types: tuple[str, ...] = ()
+    pools: Mapping[str, Mapping[float, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ComputeQuota:
+    """What each project may have of each generation in one region, in chips."""
+
+    quota_chips: int = DEFAULT_CHIPS
+    spot_quota_chips: int = DEFAULT_CHIPS
+
+
+@dataclass(frozen=True)
+class ComputePlan:
+    """Compute Engine beyond its zones: quotas, machine types that it refuses, slow states."""
+
+    usual: ComputeQuota
+    regions: Mapping[str, ComputeQuota]
+    refused_types: tuple[str, ...]
+    external_ip: bool
+    single_host_attributes: bool
+    pending_delete_s: float | None
+
+    def quota(self, region: str) -> ComputeQuota:
+        """Return the quota of a region."""
+        return self.regions.get(region, self.usual)
+
+    def refuses(self, machine_type: str) -> bool:
+        """Whether a machine type needs an allowlist that the project is not on."""
+        return any(fnmatchcase(machine_type, pattern) for pattern in self.refused_types)
 
 
 @dataclass(frozen=True)
@@ -70,6 +104,8 @@ class Scenario:
     os_login: dict[str, tuple[str, ...]]
     colab: ColabPlan
     kaggle: KagglePlan
+    compute: ComputePlan
+    gke: GkePlan
     document: Mapping[str, Any] = field(compare=False)
 
 
@@ -95,7 +131,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch os_login colab kaggle"
+        " project epoch os_login colab kaggle compute gke"
     )
     zones = top.object("zones") if "zones" in top else None
     users = top.object("os_login")
@@ -116,6 +152,8 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         os_login={name: tuple(users.texts(name)) for name in users},
         colab=_colab(top),
         kaggle=_kaggle(top.object("kaggle")),
+        compute=_compute(top.object("compute")),
+        gke=read_gke(top.object("gke")),
         document=document,
     )
 
@@ -142,7 +180,9 @@ def _zones(zones: ObjectReader) -> dict[str, ZonePlan]:
 
 
 def _zone(name: str, zone: ObjectReader) -> ZonePlan:
-    zone.allow("types capacity_chips quota_chips spot_quota_chips reserved_chips")
+    zone.allow(
+        "types capacity_chips quota_chips spot_quota_chips reserved_chips machine_types pools"
+    )
     quota = zone.count("quota_chips", DEFAULT_CHIPS)
     return ZonePlan(
         name=name,
@@ -151,7 +191,60 @@ def _zone(name: str, zone: ObjectReader) -> ZonePlan:
         quota_chips=quota,
         spot_quota_chips=zone.count("spot_quota_chips", quota),
         reserved_chips=zone.count("reserved_chips", 0),
+        machine_types=_machine_types(name, zone),
+        pools=_pools(zone.object("pools")),
     )
+
+
+def _pools(pools: ObjectReader) -> dict[str, dict[float, int]]:
+    """Read pools: a number of chips, or the numbers from some second of the emulator on."""
+    found: dict[str, dict[float, int]] = {}
+    for name in pools:
+        steps = pools.object(name) if isinstance(pools.value(name), dict) else None
+        found[name] = {} if steps else {0: pools.count(name, 0)}
+        for at in steps or ():
+            if not at.isdecimal():
+                raise pools.error(name, f"has {at!r}, which is not a number of seconds")
+            found[name][int(at)] = steps.count(at, 0) if steps else 0
+    return found
+
+
+def _machine_types(name: str, zone: ObjectReader) -> tuple[str, ...]:
+    """Read the machine types of a zone; without any, those of its generations, or all."""
+    known = load_data("compute")["machine_types"]
+    if "machine_types" in zone:
+        chosen = tuple(zone.texts("machine_types"))
+        for index, text in enumerate(chosen):
+            if text not in known:
+                names = ", ".join(known)
+                raise zone.error(f"machine_types[{index}]", f"is not one of {names}")
+        return chosen
+    here = {known_type(text).generation for text in types_by_zone().get(name, ())}
+    return tuple(text for text, row in known.items() if not here or row["generation"] in here)
+
+
+def _compute(part: ObjectReader) -> ComputePlan:
+    part.allow(
+        "quota_chips spot_quota_chips regions refused_types external_ip single_host_attributes"
+        " pending_delete_s"
+    )
+    regions, usual = part.object("regions"), _compute_quota(part, ComputeQuota())
+    for name in regions:
+        regions.object(name).allow("quota_chips spot_quota_chips")
+    slow = part.number("pending_delete_s", 0.0) if "pending_delete_s" in part else None
+    return ComputePlan(
+        usual=usual,
+        regions={name: _compute_quota(regions.object(name), usual) for name in regions},
+        refused_types=tuple(part.texts("refused_types")) if "refused_types" in part else _REFUSED,
+        external_ip="external_ip" not in part or part.flag("external_ip"),
+        single_host_attributes=part.flag("single_host_attributes"),
+        pending_delete_s=slow,
+    )
+
+
+def _compute_quota(part: ObjectReader, usual: ComputeQuota) -> ComputeQuota:
+    chips = part.count("quota_chips", usual.quota_chips)
+    return ComputeQuota(chips, part.count("spot_quota_chips", usual.spot_quota_chips))
 
 
 def _types(zone: ObjectReader) -> tuple[str, ...]:
@@ -182,8 +275,8 @@ def _default_zones(source: str) -> dict[str, ZonePlan]:
 
 def _rates(rates: ObjectReader) -> dict[str, int]:
     for name in rates:
-        if name not in METHODS:
-            raise rates.error(name, f"is not a known method; known methods: {', '.join(METHODS)}")
+        if name not in CALLS:
+            raise rates.error(name, f"is not a known method; known methods: {', '.join(CALLS)}")
     return {name: rates.count(name, 0, least=1) for name in rates}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tpuctl.clock import Clock
+from tpuctl.codec import to_plain
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
 from tpuctl.emulator.metadata import greet, metadata_api
@@ -125,8 +126,10 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
     try:
         from tpuctl.emulator._grpc import serve_grpc
         from tpuctl.emulator._rest import tpu_api
+        from tpuctl.emulator.compute.api import compute_api
         from tpuctl.emulator.http_server import serve_http
         from tpuctl.emulator.kaggle.api import KaggleApi
+        from tpuctl.emulator.kubernetes.api import KubernetesApi
         from tpuctl.emulator.storage.api import storage_apis
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
@@ -136,16 +139,23 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
             raise _port_in_use(port)
         stack.callback(lambda: server.stop(grace=None).wait())
         status = Route("GET /emulator/status", lambda _: Reply(document=emulator.status()))
+        bill = Route(
+            "GET /emulator/bill", lambda _: Reply(document={"charges": to_plain(emulator.bill())})
+        )
         greeting = Route("GET /", greet)
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
         stack.callback(kaggle.sessions.close)
+        emulator.cluster = cluster = KubernetesApi(emulator, folder / "kubernetes")
+        stack.callback(cluster.close)
         apis = [
             kaggle.http_api(),
+            cluster.http_api(),
             tpu_api(emulator),
+            compute_api(emulator),
             metadata_api(emulator),
             storage,
-            HttpApi(("/emulator/",), [status]),
+            HttpApi(("/emulator/",), [status, bill]),
         ]
         apis += [
             batch_api(list(apis)),
@@ -174,8 +184,10 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
         **({TOKEN_FILE: token_file} if has_secret else {}),
         "TPUCTL_PROJECT": project,
         "STORAGE_EMULATOR_HOST": emulator.http,
+        "TPUCTL_GCE_ENDPOINT": emulator.http,
         **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
         "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
+        "KUBECONFIG": str(Path(token_file).with_name("kubeconfig")),
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",

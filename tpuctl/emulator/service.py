@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from tpuctl.clock import Clock, WallClock
+from tpuctl.emulator.bill import Charge
+from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.documents import CLOUD_SCOPE
-from tpuctl.emulator.errors import ApiError, api_error, project_number
+from tpuctl.emulator.errors import ApiError, api_error, compute_error, project_number
+from tpuctl.emulator.faults import CALLS
 from tpuctl.emulator.machines import Machines
-from tpuctl.emulator.methods import METHODS, Call, Document
+from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario
 from tpuctl.emulator.state import advance, apply
@@ -63,9 +67,10 @@ class RateLimits:
             calls.popleft()
         if len(calls) >= limit:
             wait = calls[0] + _WINDOW - now
-            raise api_error(
+            make = compute_error if call.method in COMPUTE_METHODS else api_error
+            raise make(
                 "rate_limit",
-                rpc=METHODS[call.method].rpc,
+                rpc=CALLS[call.method].rpc,
                 project=call.project,
                 project_number=project_number(call.project),
                 retry_s=max(1, math.ceil(wait.total_seconds())),
@@ -93,6 +98,7 @@ class Emulator:
         self.http = ""
         self.colab = ""
         self.machines: Machines | None = None
+        self.cluster: Any = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)
         self._write_failure: ApiError | None = None
@@ -173,8 +179,15 @@ class Emulator:
             "time_scale": self.scenario.time_scale,
             "requests": len(self.requests),
             "nodes": dict(Counter(node.state for node in list(world.nodes.values()))),
+            "instances": dict(
+                Counter(item.state for item in list(world.compute.instances.values()))
+            ),
             "queued_resources": dict(Counter(item.state for item in list(world.queued.values()))),
         }
+
+    def bill(self) -> list[Charge]:
+        """Return what every use of chips has cost until now, of Cloud TPU and Compute Engine."""
+        return self.advance().bill()
 
     def _advance(self, now: datetime) -> None:
         advance(self.world, now)

@@ -17,6 +17,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from tpuctl.emulator import catalog, nodes, operations, queued_resources
+from tpuctl.emulator.compute import groups
+from tpuctl.emulator.compute import service as compute
+from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.errors import ApiError, api_error, project_number
 from tpuctl.emulator.faults import UNFINISHED, CallFault, is_about
@@ -55,41 +58,58 @@ def apply(world: World, call: Call, now: datetime) -> Document:
         lambda plan: plan.on == call.method and is_about(plan, call.zone, call.name)
     )
     fault = due[0] if due else None
-    if fault and fault.where == "rpc" and not fault.after_accept:
-        raise _planned(world, call, fault)
+    is_compute = call.method in COMPUTE_METHODS
+    error = (compute.planned if is_compute else _planned)(world, call, fault) if fault else None
+    if fault and error and fault.where == "rpc" and not fault.after_accept:
+        raise error
+    failure = None
+    if fault and error and fault.where == "operation" and fault.error != UNFINISHED:
+        failure = Failure(fault.after_s, error)
+    is_unfinished = bool(fault and fault.error == UNFINISHED)
     try:
-        _check_place(world, call)
-        if start := _STARTS.get(call.method):
-            failure = None
-            is_unfinished = bool(fault and fault.error == UNFINISHED)
-            if fault and fault.where == "operation" and not is_unfinished:
-                failure = Failure(fault.after_s, _planned(world, call, fault))
-            answer = start(world, call, failure)
-            name = str(answer["name"]).rpartition("/")[2]
-            operation = world.operation(Key(call.project, call.zone, name))
-            operation.version, operation.unfinished = call.version, is_unfinished
-            answer = operation_document(operation)
-        else:
-            answer = _READS[call.method](world, call)
+        act = compute.answer if is_compute else _answer
+        answer = act(world, call, failure, is_unfinished=is_unfinished)
     finally:
         # What this request made due at once must not wait for the next request.
         advance(world, now)
-    if fault and fault.after_accept:
-        raise _planned(world, call, fault)
+    if fault and error and fault.after_accept:
+        raise error
     return answer
+
+
+def _answer(world: World, call: Call, failure: Failure | None, *, is_unfinished: bool) -> Document:
+    _check_place(world, call)
+    start = _STARTS.get(call.method)
+    if start is None:
+        return _READS[call.method](world, call)
+    name = str(start(world, call, failure)["name"]).rpartition("/")[2]
+    operation = world.operation(Key(call.project, call.zone, name))
+    operation.version, operation.unfinished = call.version, is_unfinished
+    return operation_document(operation)
 
 
 def advance(world: World, now: datetime) -> None:
     """Advance to `now`: every event until then happens at its own moment."""
-    queued_resources.settle(world)
+    _settle(world)
     while event := world.pop_due(now):
         event.action(world, *event.arguments)
-        queued_resources.settle(world)
+        _settle(world)
     world.now = max(world.now, now)
 
 
-def _planned(world: World, call: Call, fault: CallFault) -> ApiError:
+def _settle(world: World) -> None:
+    """Review what depends on others that changed, until nothing changes any more."""
+    while world.changed_queued or world.freed_zones or world.compute.changed:
+        freed = sorted(world.freed_zones)
+        world.freed_zones.clear()
+        queued_resources.settle(world, freed)
+        groups.settle(world)
+
+
+def _planned(world: World, call: Call, fault: CallFault) -> ApiError | None:
     """Make the error of a planned fault, with the quota that applies to the call."""
+    if fault.error == UNFINISHED:
+        return None
     queued: Document = call.body.get("queuedResource") or {}
     specs = queued.get("tpu", {}).get("nodeSpec") or [{}]
     node: Document = call.body.get("node") or specs[0].get("node", {})
@@ -131,7 +151,7 @@ def _list(
     world: World, call: Call, field: str, known: Mapping[Key, T], show: Callable[[T], Document]
 ) -> Document:
     """List one page of the resources of a zone, or of all zones that can be reached."""
-    lost = _unreachable_zones(world, call) if call.zone == ALL_ZONES else set()
+    lost = world.unreachable_zones(call) if call.zone == ALL_ZONES else set()
     listed = [
         (f"{key.zone}/{key.name}", item)
         for key, item in known.items()
@@ -145,21 +165,6 @@ def _list(
             f"projects/{call.project}/locations/{zone}" for zone in sorted(lost)
         ]
     return answer
-
-
-def _unreachable_zones(world: World, call: Call) -> set[str]:
-    """Count a call for all zones against the faults of single zones; return the zones that fail.
-
-    A fault for every zone ("*") is one of the call itself.
-    """
-
-    def hit(plan: CallFault) -> set[str]:
-        return {zone for zone in world.scenario.zones if is_about(plan, zone, call.name)}
-
-    due = world.call_faults.due(
-        lambda plan: plan.on == call.method and plan.zone not in ("*", "-") and bool(hit(plan))
-    )
-    return {zone for plan in due for zone in hit(plan)}
 
 
 _READS: dict[str, Callable[[World, Call], Document]] = {
@@ -183,6 +188,7 @@ _READS: dict[str, Callable[[World, Call], Document]] = {
     "list_runtime_versions": catalog.list_versions,
     "get_runtime_version": catalog.get_version,
     "list_quota_infos": catalog.list_quotas,
+    "get_quota_info": catalog.get_quota,
     "generate_service_identity": catalog.service_identity,
     "get_guest_attributes": nodes.guest_attributes,
     "publish_guest_attribute": nodes.publish_guest_attribute,

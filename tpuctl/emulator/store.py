@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.emulator.errors import ApiError
+from tpuctl.emulator.errors import ServiceError
 from tpuctl.emulator.methods import Call
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.state import apply
@@ -66,7 +66,7 @@ class Store:
             for line in lines:
                 at = datetime.fromisoformat(line["at"])
                 # A request that failed is stored because it counted for a planned fault.
-                with suppress(ApiError):
+                with suppress(ServiceError):
                     apply(world, from_plain(Call, line["call"]), at)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInputError(

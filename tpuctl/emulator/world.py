@@ -3,14 +3,17 @@
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from tpuctl.emulator.bill import Charge, charge
+from tpuctl.emulator.compute.resources import ComputeEngine
 from tpuctl.emulator.errors import api_error, not_found
-from tpuctl.emulator.faults import FaultCounts
-from tpuctl.emulator.resources import Key, Node, NodeSpec, Operation, QueuedResource
+from tpuctl.emulator.faults import CallFault, FaultCounts, is_about
+from tpuctl.emulator.methods import Call
+from tpuctl.emulator.resources import Host, Key, Node, NodeSpec, Operation, QueuedResource
 from tpuctl.emulator.scenario import Scenario, ZonePlan, quota_id
 from tpuctl.hardware.types import AcceleratorType
 
@@ -41,6 +44,8 @@ class World:
         self.queued: dict[Key, QueuedResource] = {}
         self.operations: dict[Key, Operation] = {}
         self.requests: dict[tuple[str, str, str], tuple[str, str, Operation]] = {}
+        self.compute = ComputeEngine()
+        self.charges: list[Charge] = []
         self._held_chips: Counter[tuple[str, bool]] = Counter()
         self._quota_chips: Counter[tuple[str, str, bool]] = Counter()
         self.changed_queued: set[Key] = set()
@@ -48,6 +53,10 @@ class World:
         self.changes = 0
         self._events: list[Event] = []
         self._numbers = 0
+        self.began = now
+        for zone in scenario.zones.values():
+            for at in sorted({at for steps in zone.pools.values() for at in steps if at}):
+                self.after(at, lambda world, name: world.freed_zones.add(name), zone.name)
 
     @property
     def revision(self) -> int:
@@ -113,6 +122,25 @@ class World:
         chips = plan.reserved_chips if reserved else plan.capacity_chips
         return chips - self._held_chips[zone, reserved]
 
+    def unreachable_zones(self, call: Call) -> set[str]:
+        """Count a call for all zones against the faults of single ones; return those that fail.
+
+        A fault for every zone ("*") is one of the call itself.
+        """
+
+        def hit(plan: CallFault) -> set[str]:
+            return {zone for zone in self.scenario.zones if is_about(plan, zone, call.name)}
+
+        due = self.call_faults.due(
+            lambda plan: plan.on == call.method and plan.zone not in ("*", "-") and bool(hit(plan))
+        )
+        return {zone for plan in due for zone in hit(plan)}
+
+    def hosts(self) -> Iterator[Host]:
+        """Return the nodes, and the instances of Compute Engine."""
+        yield from self.nodes.values()
+        yield from self.compute.instances.values()
+
     def used_quota(self, project: str, zone: str, *, spot: bool) -> int:
         """Count the chips that use quota: those of dead nodes and of waiting requests too."""
         return self._quota_chips[project, zone, spot]
@@ -163,19 +191,34 @@ class World:
             del self.queued[queued.key]
             self._quota_chips[queued.key.project, queued.key.zone, queued.spot] -= queued.chips
 
-    def allocate_chips(self, node: Node) -> None:
+    def allocate_chips(self, node: Host) -> None:
         """Give a node its chips."""
         if not node.holds_chips:
             node.holds_chips = True
-            self._held_chips[node.key.zone, node.spec.reserved] += node.chips
+            self._held_chips[node.key.zone, node.reserved] += node.chips
 
-    def release_chips(self, node: Node) -> None:
-        """Take the chips of a node back, for others that wait for them."""
+    def release_chips(self, node: Host) -> None:
+        """Take the chips of a node back, for others that wait for them, and end its bill."""
         if node.holds_chips:
             node.holds_chips = False
-            self._held_chips[node.key.zone, node.spec.reserved] -= node.chips
+            self._held_chips[node.key.zone, node.reserved] -= node.chips
             self.freed_zones.add(node.key.zone)
-        self.node_changed(node)
+        if charge := self.charge(node):
+            self.charges.append(charge)
+            node.billed_from = None
+        if isinstance(node, Node):
+            self.node_changed(node)
+
+    def charge(self, node: Host) -> Charge | None:
+        """Return what the use of a node costs until now; None while it is not on the bill."""
+        if node.billed_from is None:
+            return None
+        return charge(node, (self.now - node.billed_from).total_seconds())
+
+    def bill(self) -> list[Charge]:
+        """Return what every use of chips has cost until now, of those that ended first."""
+        running = filter(None, map(self.charge, self.hosts()))
+        return [*self.charges, *running]
 
     def node_changed(self, node: Node) -> None:
         """Have the queued resource of a node reviewed."""

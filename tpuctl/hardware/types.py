@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, did_you_mean
 from tpuctl.outcome import Outcome
 
 _DATA = Path(__file__).parent / "data"
@@ -160,7 +161,7 @@ def parse_type(text: str) -> tuple[str, int]:
         known = ", ".join(f"{f['prefix']}-N" for f in _families())
         raise UsageError(
             f"{text!r} is not a valid accelerator type.",
-            hint=f"Types are {known}; see: tpuctl types",
+            hint=f"{_meant(text)}Types are {known}; see: tpuctl types",
         )
     chips, rest = divmod(int(match[2]), _units_per_chip(family))
     if rest or not _exists(family, chips):
@@ -239,11 +240,41 @@ def types_by_zone() -> dict[str, tuple[str, ...]]:
     """List the known types of each zone: whole hosts and powers of two."""
     found: dict[str, list[str]] = {}
     for family in _families():
-        for chips in (2**power for power in range(14)):
-            name = f"{family['prefix']}-{chips * _units_per_chip(family)}"
-            for zone in _zones(family, chips) if _exists(family, chips) else ():
+        for name, chips in _sizes_to_list(family):
+            for zone in _zones(family, chips):
                 found.setdefault(zone, []).append(name)
     return {zone: tuple(names) for zone, names in sorted(found.items())}
+
+
+def types_of_machines(machine_types: Set[str]) -> tuple[str, ...]:
+    """List the known types that are made of some machine types."""
+    return tuple(
+        name
+        for family in _families()
+        for name, chips in _sizes_to_list(family)
+        if _host(family, chips)["machine_type"] in machine_types
+    )
+
+
+def type_of_machine(machine_type: str, hosts: int) -> str | None:
+    """Return the type of a slice of that many machines; None for an unknown machine type."""
+    for family in _families():
+        for chips, host in family["hosts"].items():
+            if host["machine_type"] == machine_type.removesuffix("-tpu"):
+                return f"{family['prefix']}-{int(chips) * hosts * _units_per_chip(family)}"
+    return None
+
+
+def _sizes_to_list(family: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for chips in (2**power for power in range(14)):
+        if _exists(family, chips):
+            yield f"{family['prefix']}-{chips * _units_per_chip(family)}", chips
+
+
+def _host(family: dict[str, Any], chips: int) -> dict[str, Any]:
+    per_worker = chips if chips in family["host_chips"] else family["pod_host_chips"]
+    host: dict[str, Any] = family["hosts"][str(per_worker)]
+    return host
 
 
 def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> float | None:
@@ -270,6 +301,28 @@ def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
     if cores == devices:
         return f"{suffix}; a chip has {cores}, and each is a device"
     return f"{suffix}; the {cores} of a chip work together as one device (megacore)"
+
+
+def _meant(text: str) -> str:
+    name, _, size = text.strip().partition("-")
+    known = (word for family in _families() for word in family["spellings"])
+    return did_you_mean(text, [f"{word}-{size}" for word in known]) if name and size else ""
+
+
+def all_sizes() -> tuple[str, ...]:
+    """Return the names of all accelerator types that exist."""
+    return tuple(
+        f"{family['prefix']}-{chips * _units_per_chip(family)}"
+        for family in _families()
+        for chips in map((1).__lshift__, range(14))
+        if _exists(family, chips)
+    )
+
+
+def all_zones() -> tuple[str, ...]:
+    """Return all zones with TPUs."""
+    families = (zones_of(family["generation"]) for family in _families())
+    return tuple(dict.fromkeys(zone for zones in families for zone in zones))
 
 
 def _refuse_bare_family(name: str) -> None:

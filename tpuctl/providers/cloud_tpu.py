@@ -1,8 +1,9 @@
-"""The Cloud TPU API as a provider: today's functions of `tpuctl.cloud`, behind the port."""
+"""The Cloud TPU API and Compute Engine as providers: the functions of `tpuctl.cloud`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import cast
 
 from tpuctl.cloud.connect import Cloud, chosen_zone, connect, open_cloud
 from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
@@ -12,22 +13,24 @@ from tpuctl.cloud.delete import delete as delete_planned
 from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans
 from tpuctl.cloud.list import TpuList, list_tpus
 from tpuctl.cloud.lookup import attempt
-from tpuctl.cloud.models import segment
+from tpuctl.cloud.models import Quota, segment
 from tpuctl.cloud.placement import add_traffic_warnings, complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.quotas import chips_allowed
-from tpuctl.cloud.tpu import QueuedTpu, Tpu
-from tpuctl.errors import TpuctlError
-from tpuctl.hardware.types import AcceleratorType, all_types, describe, usd_per_hour
-from tpuctl.progress import OnProgress
+from tpuctl.cloud.tpu import Provisioning, QueuedTpu, Tpu
+from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, list_price
+from tpuctl.hardware.types import AcceleratorType, all_types, describe
+from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.port import Abilities, Balance, HostedPlan, Login, ProviderOffer, Reached
 from tpuctl.remote.hosts import find_node, split_user, workers_of
+from tpuctl.remote.iap import through_iap
 from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.remote.keys import first_key, login_user, open_access_to
+from tpuctl.remote.setup import recipes, set_up
 from tpuctl.settings import state_dir
 
-NAME = "cloud-tpu"
-_NOT_OURS = frozenset({"max_units"})
+_NOT_OURS = frozenset({"max_units", "flex", "reservation"})
 _SMALL = (1, 4, 8)
 
 
@@ -35,25 +38,30 @@ class CloudTpu:
     """TPUs of a Google Cloud project, through the Cloud TPU API."""
 
     abilities = Abilities(
-        NAME,
+        CLOUD_TPU,
         "Cloud TPU",
         options=frozenset(each.name for each in fields(CreateOptions)) - _NOT_OURS,
-        instead={"max_units": "It bills dollars: limit it with --max-usd, or --ttl."},
+        instead={
+            "max_units": "It bills dollars: limit it with --max-usd, or --ttl.",
+            "flex": "Wait for capacity with --queued, or: --provider gce --flex",
+            "reservation": "Use --reserved, or: --provider gce --reservation NAME",
+        },
     )
+    models: tuple[str, ...] = ("spot", "on_demand")
 
     def __init__(self, project: str | None, on_warning: Callable[[str], None]) -> None:
         self._project, self._on_warning = project, on_warning
 
     @cached_property
     def _cloud(self) -> Cloud:
-        cloud = open_cloud(self._project)
+        cloud = open_cloud(self._project, plane=self.abilities.name)
         for warning in cloud.warnings:
             self._on_warning(warning)
         return cloud
 
     def why_unusable(self) -> str | None:
         """Return why we cannot connect; sends no request."""
-        found = attempt(lambda: connect(self._project))
+        found = attempt(lambda: connect(self._project, plane=self.abilities.name))
         if isinstance(found, TpuctlError):
             return f"{found} {found.hint or ''}".rstrip()
         return None
@@ -86,7 +94,10 @@ class CloudTpu:
         # With our key in its metadata from the start, no later command has to wait for an update.
         own_key = first_key(state_dir(), split_user(plan.name)[0])
         metadata = {**own_key, **plan.options.metadata}
-        return create_planned(
+        wanted = recipes().get(plan.options.setup or "")
+        if wanted and not wait:
+            raise UsageError("--setup and --no-wait exclude each other.", hint="Give one of them.")
+        created = create_planned(
             self._cloud.api,
             replace(plan, options=replace(plan.options, metadata=metadata)),
             journal=self._cloud.journal,
@@ -96,6 +107,16 @@ class CloudTpu:
             on_progress=on_progress,
             on_attempt=on_attempt,
         )
+        if wanted and isinstance(created, Created):
+            reached = self.reach(plan.name, Login(zone=created.zone, on_warning=self._on_warning))
+            set_up(
+                reached.hosts,
+                reached.access,
+                wanted,
+                chips=plan.chips,
+                on_step=lambda step: on_progress(Progress(f"{plan.name}: {step}", 0, unit="s")),
+            )
+        return created
 
     def list(self, zone: str | None) -> TpuList:
         """List nodes and queued resources."""
@@ -128,17 +149,20 @@ class CloudTpu:
         return delete_orphans(cloud.api, found, journal=cloud.journal, on_progress=on_progress)
 
     def offers(self, accelerator_type: str | None) -> tuple[ProviderOffer, ...]:
-        """Offer the cheapest zone on demand and as spot, with the quota there."""
+        """Offer the cheapest zone of each model of provisioning, with the quota there."""
         quotas = attempt(self._cloud.api.list_quotas)
         unread = f"quota unknown: {quotas}" if isinstance(quotas, TpuctlError) else ""
         known = () if isinstance(quotas, TpuctlError) else quotas
         found = []
-        for kind in [describe(accelerator_type)] if accelerator_type else small_types():
-            for spot in (True, False):
-                offers = [
-                    _offer(kind, zone, spot, chips_allowed(known, kind.generation, zone, spot=spot))
-                    for zone in kind.zones
-                ]
+        plane = self.abilities.name
+        wanted = [describe(accelerator_type)] if accelerator_type else small_types()
+        on_plane = (attempt(partial(describe_on, plane, kind.accelerator_type)) for kind in wanted)
+        for kind in on_plane:
+            # A type of the other control plane is not offered here.
+            if isinstance(kind, TpuctlError) or not kind.runtime_version:
+                continue
+            for model in self.models:
+                offers = [_offer(plane, kind, zone, model, known) for zone in kind.zones]
                 usable = [offer for offer in offers if offer.available is not False] or offers
                 best = min(usable, key=lambda each: each.usd_per_hour or 1e9, default=None)
                 if best:
@@ -157,36 +181,58 @@ class CloudTpu:
         node = find_node(api, name, chosen_zone(login.zone))
         user = login.user or login_user(node, split_user(name)[0])
         hosts = workers_of(node, user, internal_ip=login.internal_ip)
+        hosts = through_iap(api, node, hosts) if login.iap else hosts
         access = open_access_to(
             api, node, user, on_warning=login.on_warning, key=login.key, jump=login.jump
         )
         return Reached(hosts, access, node)
 
 
+class ComputeEngine(CloudTpu):
+    """TPUs of a Google Cloud project as VMs and managed instance groups."""
+
+    abilities = Abilities(
+        GCE,
+        "Compute Engine",
+        options=frozenset(each.name for each in fields(CreateOptions))
+        - {"max_units", "queued", "reserved"},
+        instead={
+            "max_units": "It bills dollars: limit it with --max-usd, or --ttl.",
+            "queued": "To wait for capacity: --flex --ttl 8h",
+            "reserved": "Name the reservation: --reservation NAME",
+        },
+    )
+    models = ("flex", "spot", "on_demand")
+
+
 def small_types() -> list[AcceleratorType]:
-    """Return the smallest type of each generation that the API offers."""
+    """Return the smallest type of each generation."""
     found = []
     for family in all_types().families:
         for size in _SMALL:
             kind = attempt(lambda name=f"{family.generation}-{size}": describe(name))  # type: ignore[misc]
-            if isinstance(kind, AcceleratorType) and kind.zones and kind.runtime_version:
+            if isinstance(kind, AcceleratorType) and kind.zones:
                 found.append(kind)
                 break
     return found
 
 
-def _offer(kind: AcceleratorType, zone: str, spot: bool, quota: int | None) -> ProviderOffer:
+def _offer(
+    plane: str, kind: AcceleratorType, zone: str, model: str, quotas: Sequence[Quota]
+) -> ProviderOffer:
+    quota = chips_allowed(quotas, kind.generation, zone, spot=model != "on_demand")
     return ProviderOffer(
-        provider=NAME,
+        provider=plane,
         accelerator_type=kind.accelerator_type,
         chips=kind.chips,
         zone=zone,
-        provisioning="spot" if spot else "on_demand",
-        usd_per_hour=usd_per_hour(kind.accelerator_type, zone, spot=spot),
+        provisioning=cast(Provisioning, model),
+        usd_per_hour=list_price(plane, kind.accelerator_type, zone, model),
         quota_left=quota,
         available=False if quota is not None and quota < kind.chips else None,
         evidence=(
             f"list price as of {kind.prices_as_of}, cheapest of {len(kind.zones)} zones",
             "limit of the project, used or not" if quota is not None else "quota not stated",
+            *((kind.note,) if kind.note else ()),
         ),
     )

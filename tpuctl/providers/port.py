@@ -135,6 +135,7 @@ class Login:
     key: Path | None = None
     jump: Host | None = None
     internal_ip: bool = False
+    iap: bool = False
     on_warning: Callable[[str], None] = lambda text: None
 
 

@@ -1,24 +1,32 @@
 """Which providers there are, and which of them a command asks."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import cast
 
+from tpuctl.cloud.connect import chosen_zone, connect, plane_is_set
+from tpuctl.cloud.journal import Journal, plane_at
+from tpuctl.cloud.lookup import Resource, attempt_all, find
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.providers.port import Provider
+from tpuctl.settings import load_settings
 
 AUTO = "auto"
 """The name that means: the control plane that has the type, the zone and the quota."""
 
 PROVIDERS = {
-    "cloud-tpu": "cloud_tpu.CloudTpu",
+    CLOUD_TPU: "cloud_tpu.CloudTpu",
+    GCE: "cloud_tpu.ComputeEngine",
     "colab": "colab.provider.Colab",
+    "gke": "gke.provider.Gke",
     "hosts": "hosts.Hosts",
     "kaggle": "kaggle.provider.Kaggle",
 }
 """The modules and classes of all providers; a class takes a project and `on_warning`."""
 
-_PLANES = ("cloud-tpu",)
+PLANES = (CLOUD_TPU, GCE)
 """The control planes of a Google Cloud project: `auto` is one of them."""
 
 OnWarning = Callable[[str], None]
@@ -37,11 +45,11 @@ def open_provider(
 
 
 def open_to_create(
-    name: str | None, tpu: str, *, project: str | None, on_warning: OnWarning
+    chosen: str, tpu: str, *, project: str | None, on_warning: OnWarning
 ) -> Provider:
     """Return the provider to create a TPU with; raises UsageError where another has its name."""
-    chosen = _PLANES[0] if name in (None, AUTO) else str(name)
-    owner = _owner(tpu)
+    known = plane_in_journal(tpu, project)
+    owner = _owner(tpu) or (open_provider(known) if known and chosen in PLANES else None)
     if owner and owner.abilities.name != chosen:
         raise UsageError(
             f"{owner.abilities.title} has a TPU {tpu}, which later commands would mean.",
@@ -58,13 +66,17 @@ def owner_of(
     project: str | None = None,
     on_warning: OnWarning = lambda text: None,
 ) -> Provider:
-    """Return the provider of a TPU: the one given, the one that knows it, else Cloud TPU.
+    """Return the provider of a TPU: the one given, the one that knows it, or the plane that has it.
 
-    A zone or a project, where given, mean Google Cloud.
+    A zone or a project, where given, mean Google Cloud. The journal knows which control plane was
+    asked for the TPU; for other TPUs the control planes are asked.
     """
     if provider in (None, AUTO) and not zone and not project and (owner := _owner(tpu)):
         return owner
-    chosen = _PLANES[0] if provider in (None, AUTO) else str(provider)
+    chosen = str(provider)
+    if provider in (None, AUTO):
+        known = plane_in_journal(tpu, project) or chosen_plane()
+        chosen = known or _plane_of(tpu, zone, project)
     return open_provider(chosen, project=project, on_warning=on_warning)
 
 
@@ -81,7 +93,12 @@ def in_use(
     if name not in (None, AUTO):
         return [open_provider(str(name), project=project, on_warning=on_warning)]
     found = [open_provider(each, project=project, on_warning=on_warning) for each in PROVIDERS]
-    return [each for each in found if each.abilities.name in _PLANES or each.why_unusable() is None]
+    planes = set_planes()
+    return [
+        each
+        for each in found
+        if each.abilities.name in planes or (not is_plane(each) and each.why_unusable() is None)
+    ]
 
 
 def open_to_delete(
@@ -94,8 +111,9 @@ def open_to_delete(
 ) -> list[tuple[Provider, Sequence[str] | None]]:
     """Return the providers of some TPUs with the names of each; without names, all of one."""
     if not names:
-        chosen = _PLANES[0] if provider in (None, AUTO) else str(provider)
-        return [(open_provider(chosen, project=project, on_warning=on_warning), None)]
+        chosen = set_planes() if provider in (None, AUTO) else (str(provider),)
+        every = (open_provider(each, project=project, on_warning=on_warning) for each in chosen)
+        return [(each, None) for each in every]
     owners: dict[str, tuple[Provider, list[str]]] = {}
     for tpu in names:
         owner = owner_of(tpu, provider=provider, zone=zone, project=project, on_warning=on_warning)
@@ -105,12 +123,56 @@ def open_to_delete(
 
 def is_plane(provider: Provider) -> bool:
     """Whether it is a control plane of a Google Cloud project."""
-    return provider.abilities.name in _PLANES
+    return provider.abilities.name in PLANES
+
+
+def set_planes() -> tuple[str, ...]:
+    """Return the control planes that may be asked: not Google's beside an emulator's."""
+    return tuple(plane for plane in PLANES if plane_is_set(plane)) or PLANES[:1]
+
+
+def plane_in_journal(tpu: str, project: str | None) -> str | None:
+    """Return the control plane on which this machine has created a TPU; None if it is unknown."""
+    planes = {plane_at(entry.endpoint) for entry in Journal().named(tpu, project)} & {*set_planes()}
+    return planes.pop() if len(planes) == 1 else None
+
+
+def chosen_plane() -> str | None:
+    """Return the control plane that the settings choose; None leaves it to `auto`."""
+    chosen = load_settings()["provider"]
+    if chosen not in (None, AUTO, *PLANES):
+        known = ", ".join((AUTO, *PLANES))
+        raise UsageError(f"Unknown control plane {chosen!r}.", hint=f"TPUCTL_PROVIDER: {known}.")
+    return None if chosen == AUTO else chosen
+
+
+def _plane_of(tpu: str, zone: str | None, project: str | None) -> str:
+    """Ask the control planes for a TPU; the first one where none has it."""
+    planes = set_planes()
+    if len(planes) == 1:
+        return planes[0]
+    where = chosen_zone(zone)
+
+    def look(plane: str) -> Resource:
+        return find(connect(project, plane=plane), tpu, where)
+
+    found = attempt_all([partial(look, plane) for plane in planes], at_once=2)
+    having = [plane for plane, one in zip(planes, found, strict=True) if isinstance(one, Resource)]
+    if len(having) > 1:
+        raise UsageError(
+            f"Both the Cloud TPU API and Compute Engine have a TPU {tpu}.",
+            hint=f"Say which one you mean: export TPUCTL_PROVIDER={GCE} (or {CLOUD_TPU})",
+        )
+    if having:
+        return having[0]
+    # What could not be asked says more than that the other one does not have it.
+    unsure = (p for p, e in zip(planes, found, strict=True) if not isinstance(e, NotFoundError))
+    return next(unsure, planes[0])
 
 
 def _owner(tpu: str) -> Provider | None:
     for name in PROVIDERS:
-        if name in _PLANES:
+        if name in PLANES:
             continue
         provider = open_provider(name)
         if provider.knows(tpu):

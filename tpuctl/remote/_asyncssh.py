@@ -170,6 +170,7 @@ class _Ssh:
         return asyncssh.SSHClientConnectionOptions(
             config=[str(user_config)] if host.is_own and user_config.is_file() else None,
             username=host.user,
+            proxy_command=host.proxy or (),
             client_keys=list(self._keys.ours),
             # A TPU is offered no other key of the agent: a server disconnects after six attempts.
             agent_path=os.environ.get("SSH_AUTH_SOCK") if host.is_own or locked else None,

@@ -24,7 +24,7 @@ class Host:
 
     `target` names its slice in suggested commands; `key_alias` is the name of its host key in
     known_hosts; `is_own` marks a machine given with --host, for which `~/.ssh/config` applies;
-    `is_local` marks this machine, which needs no SSH.
+    `is_local` marks this machine, which needs no SSH; `proxy` is the command of a tunnel to it.
     """
 
     index: int
@@ -35,6 +35,7 @@ class Host:
     key_alias: str = ""
     is_own: bool = False
     is_local: bool = False
+    proxy: str = ""
 
     @property
     def label(self) -> str:
@@ -135,7 +136,7 @@ def name_workers(numbers: Iterable[int]) -> str:
 EMULATED_PORT = "tpuctl-emulator-ssh-port"
 """Metadata key with the SSH port of an emulated TPU's workers."""
 
-_NOT_READY_YET = frozenset({"CREATING", "STARTING", "RESTARTING", "REPAIRING"})
+_NOT_READY_YET = frozenset({"CREATING", "PENDING", "STARTING", "RESTARTING", "REPAIRING"})
 # What useradd accepts.
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 

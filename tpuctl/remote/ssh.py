@@ -44,6 +44,8 @@ def plan_shell(hosts: tuple[Host, ...], access: Access) -> Shell:
             options += ["ControlMaster=auto", "IdentitiesOnly=yes", *access.shared.options()]
         else:
             options.append(f"HostKeyAlias={host.key_alias}")
+    if host.proxy:
+        options.append(f"ProxyCommand={host.proxy.replace('%', '%%')}")
     # -i would not find a file with a % in its name.
     options += [f"IdentityFile={_quote(key)}" for key in access.keys]
     words = [program, *(word for option in options for word in ("-o", option))]

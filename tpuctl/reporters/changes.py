@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from tpuctl.hardware.compute_engine import CLOUD_TPU
 from tpuctl.reporters import layout
 from tpuctl.reporters.tpus import balance_line, units_per_hour
 from tpuctl.units import format_count, format_duration, format_usd
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.delete import DeleteResult, TpuDeletion
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.plan import CreatePlan, Offer
+    from tpuctl.providers.migrate import Migration
     from tpuctl.providers.port import HostedPlan, ProviderOffer
     from tpuctl.supervise.messages import WatchResult
     from tpuctl.supervise.plan import WatchPlan
@@ -38,10 +40,12 @@ def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
     title = (
         f"Would create {plan.name}: {_kind(plan)}, {plan.chips} chips on "
         f"{format_count(plan.workers, 'worker')}, topology {plan.topology or 'unknown'}, "
-        f"runtime version {plan.runtime_version}."
+        f"{'runtime version' if plan.provider == CLOUD_TPU else 'image family'} "
+        f"{plan.runtime_version}."
     )
     order = "all at once, and the first TPU wins" if plan.queued else "one after the other"
-    footer = layout.text(f"Tried {order}. {_price_date(plan)}")
+    where = "" if plan.provider == CLOUD_TPU else f" On {_plane(plan)}"
+    footer = layout.text(f"Tried {order}. {_price_date(plan)}{where}")
     return layout.stack(layout.text(title, "bold"), "", table, "", footer)
 
 
@@ -52,7 +56,13 @@ def create_price(plan: CreatePlan | HostedPlan) -> str:
     if isinstance(plan, HostedPlan):
         left = f"{balance_line(plan.balance)}. " if plan.balance else ""
         return f"{plan.accelerator_type}: {_hosted_price(plan)}. {left}".strip()
-    return f"{_kind(plan)}: {_price(plan.to_try)}{_limit(plan)}. {_price_date(plan)}"
+    price = f"{_kind(plan)}: {_price(plan.to_try)}{_limit(plan)}. {_price_date(plan)}"
+    # The usual control plane needs no explanation; -v shows it.
+    return price if plan.provider == CLOUD_TPU else f"{price}\nOn {_plane(plan)}"
+
+
+def _plane(plan: CreatePlan) -> str:
+    return f"{plan.why_provider or 'Compute Engine'}."
 
 
 def create_question(plan: CreatePlan | HostedPlan) -> str:
@@ -122,7 +132,8 @@ def _running_cost(result: Created) -> str:
 
 
 def _kind(plan: CreatePlan) -> str:
-    flags = (("spot", plan.spot), ("reserved", plan.reserved), ("queued", plan.queued))
+    flags = (("spot", plan.spot), ("flex-start", plan.flex), ("reserved", plan.reserved),
+             ("queued", plan.queued))  # fmt: skip
     return ", ".join([plan.accelerator_type, *(name for name, is_set in flags if is_set)])
 
 
@@ -226,6 +237,23 @@ def _described(removal: TpuDeletion) -> str:
 def _saved(chips: int, usd_per_hour: float, *, acted: bool) -> str:
     freed = f"{format_count(chips, 'chip')} and {format_usd(usd_per_hour)} per hour"
     return f"{'Freed' if acted else 'Would free'} {freed}."
+
+
+def render_migration(result: Migration) -> str:
+    """Show the command that makes the same TPU elsewhere, and what would be different."""
+    lines = [f"{result.name} in {result.zone} would be on Compute Engine:", "", result.command, ""]
+    lines += [f"- {difference}" for difference in result.differences]
+    quota = result.quota
+    chips = (quota.on_demand_chips, quota.spot_chips) if quota else (None, None)
+    shown = " / ".join("unknown" if number is None else str(number) for number in chips)
+    lines += ["", f"Quota in chips, on demand / spot: {shown}."]
+    lines.append(f"Price: {format_usd(result.usd_per_hour)} per hour.")
+    if result.created:
+        lines += [
+            render_created(result.created),
+            f"{result.name} stays, and costs money as before.",
+        ]
+    return "\n".join(lines)
 
 
 def render_watch_plan(plan: WatchPlan) -> str:

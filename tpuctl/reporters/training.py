@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.remote.hosts import name_workers
 from tpuctl.reporters import layout
-from tpuctl.reporters.changes import render_create_plan
 from tpuctl.reporters.workers import render_run
 from tpuctl.units import format_bytes, format_count, format_duration
 
@@ -46,13 +45,11 @@ def render_launch(result: Any) -> str | None:
             return _remote_plan(result)
         case LaunchPlan():
             return render_launch_plan(result)
-        case AutoPlan():
-            return "\n".join(f"# {line}" for line in result.because)
+        case AutoPlan() | HostedPlan():
+            return "\n".join(f"# {line}" for line in result.reasons)
         case KagglePlan():
             adopts = [f"follows {result.adopts}, which runs already"] if result.adopts else []
             return "\n".join(f"# {line}" for line in (*result.because, *adopts))
-        case HostedPlan():
-            return f"# {'; '.join(result.reasons)}\n{render_create_plan(result)}"
         case StartedRun():
             follow = f"tpuctl logs {result.name} --follow"
             return f"{result.name} goes on alone until {result.ends_by}: {result.url}\n  → {follow}"
@@ -60,6 +57,8 @@ def render_launch(result: Any) -> str | None:
             return _hosted_run(result)
         case Tpu():
             return None
+    if getattr(result, "provider", "") == "gke":
+        return render_cluster_run(result)
     return render_run(result)
 
 
@@ -70,6 +69,23 @@ def launch_question(plan: HostedPlan | AutoPlan) -> str:
     if isinstance(plan, AutoPlan):
         return "\n".join([*plan.because, f"Run {plan.script} on the first that can be had?"])
     return f"Create {plan.name} on Colab, and run the job there?"
+
+
+def render_cluster_run(result: Any) -> str:
+    """Write the JobSet of a planned job on GKE, or say what became of its attempts."""
+    from tpuctl.providers.gke.follow import ClusterRun
+    from tpuctl.providers.gke.manifest import to_yaml
+    from tpuctl.providers.gke.runs import ClusterPlan
+
+    if isinstance(result, ClusterPlan):
+        upload = f"the command without --dry-run uploads the code to {result.archive}"
+        lines = "".join(f"# {line}\n" for line in (*result.because, upload))
+        return lines + to_yaml(result.manifest).rstrip()
+    if isinstance(result, ClusterRun):
+        causes = ", ".join(each.cause.replace("_", " ") for each in result.attempts)
+        return f"{result.name} is {result.state}; its attempts: {causes}."
+    follow = f"tpuctl logs {result.name} --follow"
+    return f"{result.name} was created in {result.context}.\n  → {follow}"
 
 
 def _hosted_run(run: HostedRun) -> str:

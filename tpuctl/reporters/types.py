@@ -116,19 +116,36 @@ def render_quotas(quotas: QuotaTable) -> str:
 
 def _all_quotas(quotas: QuotaTable) -> list[str]:
     generations = list(dict.fromkeys(limit.generation for limit in quotas.limits))
-    cells = {(limit.zone, limit.generation): _chips(limit) for limit in quotas.limits}
+    cells = {(each.provider, each.zone, each.generation): _chips(each) for each in quotas.limits}
+    places = sorted({(limit.provider, limit.zone) for limit in quotas.limits})
     rows = [
-        (zone, *(cells.get((zone, generation), "") for generation in generations))
-        for zone in sorted({limit.zone for limit in quotas.limits})
+        (*place, *(cells.get((*place, generation), "") for generation in generations))
+        for place in places
     ]
-    return layout.plain_table(("zone", *generations), rows)
+    return layout.plain_table(("provider", "zone", *generations), rows)
 
 
 def _quota_of_type(quotas: QuotaTable) -> list[str]:
     kind = quotas.accelerator_type
-    titles = ("zone", f"{quotas.limits[0].generation} chips", f"room for one {kind}")
-    rows = [(limit.zone, _chips(limit), _fits(limit)) for limit in quotas.limits]
+    chips, room = f"{quotas.limits[0].generation} chips", f"room for one {kind}"
+    titles = ("provider", "zone", chips, room, "binding limit")
+    rows = [
+        (
+            limit.provider,
+            limit.zone,
+            _chips(limit),
+            _fits(limit),
+            _binding(limit),
+        )
+        for limit in quotas.limits
+    ]
     return layout.plain_table(titles, rows)
+
+
+def _binding(limit: ZoneLimit) -> str:
+    """Name the quotas to have raised."""
+    pairs = ((limit.on_demand_fits, limit.on_demand_quota), (limit.spot_fits, limit.spot_quota))
+    return ", ".join(str(quota) for fits, quota in pairs if fits is False)
 
 
 def _fits(limit: ZoneLimit) -> str:

@@ -116,6 +116,7 @@ def type_name(machine: Machine) -> str:
     """Return the accelerator type that the environment or the metadata names; else empty."""
     return (
         tpu_env(machine).get("ACCELERATOR_TYPE")
+        or tpu_env(machine).get("TPU_ACCELERATOR_TYPE")
         or variable(machine, "TPU_ACCELERATOR_TYPE")
         or machine.metadata("instance/attributes/accelerator-type")
         or ""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tpuctl.hardware.compute_engine import is_tpu_machine
 from tpuctl.runtime.chips import TPU_ENV_FILE, Chips, Gpus
 from tpuctl.runtime.machine import Machine, in_container, is_true, variable
 from tpuctl.runtime.topology import Topology, worker_from_host_name
@@ -157,6 +158,9 @@ def _tpu_vm_evidence(given: ProbeInput) -> tuple[str, ...]:
         for key in ("agent-worker-number", "tpu-env")
         if machine.metadata(f"instance/attributes/{key}") is not None
     ]
+    machine_type = (machine.metadata("instance/machine-type") or "").rpartition("/")[2]
+    if is_tpu_machine(machine_type):
+        marks.append(f"metadata says machine type {machine_type}")
     if machine.read(TPU_ENV_FILE):
         marks.append(f"{TPU_ENV_FILE} exists")
     if worker_from_host_name(machine) is not None:

@@ -197,6 +197,7 @@ def _worker(machine: Machine) -> int | None:
         given if listed else None,
         machine.metadata("instance/attributes/agent-worker-number"),
         tpu_env(machine).get("WORKER_ID"),
+        tpu_env(machine).get("TPU_WORKER_ID"),
         given,
         variable(machine, "JOB_COMPLETION_INDEX"),
         variable(machine, "CLOUD_TPU_TASK_ID"),

@@ -17,6 +17,7 @@ from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host, workers_of
+from tpuctl.remote.iap import through_iap
 from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, open_access_to, with_key
 from tpuctl.remote.output import Sink
 from tpuctl.settings import state_dir
@@ -79,12 +80,17 @@ class Actions(WorkerActions):
         return found[0] if found else None
 
     def _was_deleted(self, state: WatchState) -> bool | None:
-        """Whether a tpuctl command deleted it while it was alive; None where none deleted it."""
+        """Whether a user deleted it while it was alive; None where nothing tells."""
         create_id = state.tpu.create_id if state.tpu else None
         entry = self._journal.find(create_id) if create_id else None
-        if entry is None or entry.outcome not in (COLLECTED, DELETED):
+        if entry and entry.outcome in (COLLECTED, DELETED):
+            return entry.outcome == DELETED
+        if state.tpu is None:
             return None
-        return entry.outcome == DELETED
+        known = state.tpu
+        gone = self._api.why_gone(state.name, zone=known.zone, since=known.created)
+        # A group that was deleted took its VMs along, whoever did it.
+        return gone.cause == "deleted" if gone else None
 
     def create(self, state: WatchState) -> None:
         """Create a TPU from the recipe, or resume a create; raises why there is none."""
@@ -134,6 +140,7 @@ class Actions(WorkerActions):
         node, login = self._node(), self._login
         user = login.user if login.is_given else login_user(node, login.user)
         hosts = workers_of(node, user, internal_ip=login.internal_ip)
+        hosts = through_iap(self._api, node, hosts) if login.iap else hosts
         if self._reached is None or self._reached[:2] != (node.id, hosts):
             access = open_access_to(
                 self._api, node, user, on_warning=self._note, key=login.key, jump=login.jump

@@ -294,9 +294,10 @@ class Relay:
         spec = replace(job.spec, max_crashes=most)
         actions: _CloudLeg | _ProviderLeg
         if is_plane(provider):
-            cloud = open_cloud(job.project)
+            cloud = open_cloud(job.project, plane=leg.provider)
             store = StateFile(cloud.api, leg.name)
-            plan = plan_watch(cloud, leg.name, self._options(leg), spec, store=store)
+            options = replace(self._options(leg), provider=leg.provider)
+            plan = plan_watch(cloud, leg.name, options, spec, store=store)
             from tpuctl.remote.hosts import split_user
 
             login = Login(split_user(leg.name)[0])

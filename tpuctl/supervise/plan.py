@@ -6,69 +6,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tpuctl.cloud.clone import clone_options
 from tpuctl.cloud.connect import Cloud, chosen_zone
 from tpuctl.cloud.lookup import Resource, find
-from tpuctl.cloud.models import LABEL_MAX_USD_CENTS, LABEL_TTL_S, Node, QueuedResource, shared
+from tpuctl.cloud.models import Node, QueuedResource, shared
 from tpuctl.cloud.placement import AUTO
-from tpuctl.cloud.plan import STARTUP_SCRIPT, CreateOptions, plan_create, why_disks_elsewhere
-from tpuctl.cloud.tpu import known_type
-from tpuctl.cloud.ttl import user_script
+from tpuctl.cloud.plan import CreateOptions, plan_create, why_disks_elsewhere
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
-from tpuctl.hardware.types import usd_per_hour
+from tpuctl.hardware.compute_engine import list_price, model_of
 from tpuctl.outcome import Outcome
 from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
 from tpuctl.supervise.models import JobSpec, WatchState
 from tpuctl.supervise.provider_actions import Supervised, find_tpu
 from tpuctl.supervise.state import StateFile, job_digest
-
-_OURS = "tpuctl-"
-_MAX_DIGITS = 15
-
-
-def clone_options(node: Node) -> CreateOptions:
-    """Return the options that create another TPU like a node, in the same zone.
-
-    Its limits are those it was created with. A data disk is only available in its own zone.
-    """
-    ttl_s, max_usd = _limits(node)
-    metadata = _without_ours(node.metadata)
-    script = metadata.pop(STARTUP_SCRIPT, None)
-    known = {
-        **shared(CreateOptions, node),
-        "labels": _without_ours(node.labels),
-        "metadata": metadata,
-    }
-    return CreateOptions(
-        **known,
-        zones=(node.zone,),
-        queued=node.queued_resource is not None,
-        ttl_s=ttl_s,
-        max_usd=max_usd,
-        internal_ip=not node.external_ips,
-        startup_script=user_script(script),
-    )
-
-
-def _limits(node: Node) -> tuple[float | None, float | None]:
-    """Return the time to live in seconds and the budget in dollars that it was created with."""
-    ttl_s, cents = (_number(node.labels.get(key)) for key in (LABEL_TTL_S, LABEL_MAX_USD_CENTS))
-    if cents is None:
-        return ttl_s, None
-    known = known_type(node.accelerator_type) is not None
-    price = usd_per_hour(node.accelerator_type, node.zone, spot=node.spot) if known else None
-    # A budget became a time to live. Only one that is shorter than that was given as well.
-    is_derived = ttl_s is not None and price and ttl_s >= int(cents / 100 / price * 3600) - 1
-    return (None if is_derived else ttl_s), cents / 100
-
-
-def _without_ours(known: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in known.items() if not key.startswith(_OURS)}
-
-
-def _number(text: str | None) -> float | None:
-    is_number = text and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    return float(text) if text and is_number else None
 
 
 @dataclass(frozen=True)
@@ -87,6 +38,7 @@ class WatchOptions:
     ttl_s: float | None = None
     max_usd: float | None = None
     runtime_version: str | None = None
+    provider: str | None = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -196,7 +148,10 @@ def plan_watch(
     recipe = state.recipe
     plan_create(recipe)
     zones = (state.tpu.zone,) if state.tpu else (resource.zone,) if resource else recipe.zones
-    price = usd_per_hour(recipe.accelerator_type, zones[0], spot=recipe.spot) if zones else None
+    price = None
+    if zones:
+        kind, model = recipe.accelerator_type, model_of(recipe)
+        price = list_price(recipe.provider, kind, zones[0], model)
     elsewhere = ((zone, why_disks_elsewhere(zone, recipe.data_disks)) for zone in recipe.zones)
     return WatchPlan(
         **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},

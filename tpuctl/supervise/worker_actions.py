@@ -41,6 +41,7 @@ class Login:
     key: Path | None = None
     jump: Host | None = None
     internal_ip: bool = False
+    iap: bool = False
     is_given: bool = False
 
 

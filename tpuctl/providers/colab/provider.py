@@ -332,7 +332,11 @@ class Colab:
             raise NotFoundError(
                 f"There is no runtime {name} of ours on Colab.", hint="tpuctl list --provider colab"
             )
-        for flag, given in (("--internal-ip", login.internal_ip), ("--jump", login.jump)):
+        for flag, given in (
+            ("--internal-ip", login.internal_ip),
+            ("--jump", login.jump),
+            ("--iap", login.iap),
+        ):
             if given:
                 raise self.abilities.refuse(flag)
         guard.start_guard(self._records, name)

@@ -1,0 +1,410 @@
+"""TPUs on Compute Engine: one set of verbs for both control planes."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tpuctl as library
+from tests.cloud_world import MORNING, Worlds
+from tests.conftest import Tpuctl
+from tests.gce_world import PLAIN, ZONE, ZONES, open_gce
+from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.create import Created, NotCreated, create
+from tpuctl.cloud.gce.bodies import group_body, instance_body, mark_of, read_mark, template_body
+from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.list import list_tpus
+from tpuctl.cloud.models import ALL_ZONES, NodeRequest
+from tpuctl.cloud.placement import complete_plan
+from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
+from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
+from tpuctl.providers.planes import choose_plane
+from tpuctl.remote.setup import recipes, set_up
+
+Made = Created | NotCreated
+FAST = {**PLAIN, "time_scale": 500, "provision_s": 20, "delete_s": 20}
+
+
+def make(api: TpuApi, name: str = "t1", kind: str = "v6e-4", **options: Any) -> Made:
+    asked = CreateOptions(name, kind, (options.pop("zone", ZONE),), provider="gce", **options)
+    return create(api, complete_plan(api, plan_create(asked)), journal=Journal())
+
+
+def fault(**fields: Any) -> dict[str, Any]:
+    return {**PLAIN, "faults": [{"on": "compute_instances_insert", "zone": "*", **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        ("preempt", "it was preempted at"),
+        ("expire", "its time to live ended at"),
+        ("delete", "you@example.com deleted it at"),
+    ],
+)
+def test_why_a_tpu_is_gone_is_known_after_it_is_gone(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, act: str, words: str
+) -> None:
+    events = [{"on": "instance", "name": "t1", "event": "preempt", "at_s": 600}]
+    here = open_gce(world, monkeypatch, {**PLAIN, "faults": events if act == "preempt" else []})
+    assert isinstance(make(here.api, spot=True, ttl_s=3600), Created)
+    if act == "delete":
+        here.api.delete_node("t1", zone=ZONE)
+    here.clock.sleep(5000)
+    with pytest.raises(NotFoundError):
+        here.api.get_node("t1", zone=ZONE)
+    gone = here.api.why_gone("t1", zone=ZONE)
+    assert words in str(gone)
+    assert str(here.api.why_gone("t1", zone=ALL_ZONES)) == str(gone)
+    shown = tpuctl("show", "t1", "--zone", ZONE)
+    assert shown.exit_code == 1
+    assert words in " ".join(shown.stderr.split())
+
+
+def test_a_tpu_of_the_same_name_does_not_inherit_an_end(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api)
+    here.api.delete_node("t1", zone=ZONE)
+    here.clock.sleep(600)
+    assert here.api.why_gone("t1", zone=ZONE)
+    make(here.api)
+    assert here.api.why_gone("t1", zone=ZONE) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("stockout", "no_capacity"), ("quota", "quota_exceeded"), ("permission", "permission_denied")],
+)
+def test_what_is_refused_says_which_kind_of_refusal_it_is(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, error: str, code: str
+) -> None:
+    where = "rpc" if error == "permission" else "operation"
+    here = open_gce(world, monkeypatch, fault(error=error, where=where))
+    made = make(here.api)
+    assert isinstance(made, NotCreated)
+    assert made.error.code == code
+    assert here.api.list_nodes(ALL_ZONES).items == ()
+
+
+def test_v5e_is_refused_by_an_allowlist_and_the_other_plane_is_named(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    made = make(here.api, kind="v5e-4")
+    assert isinstance(made, NotCreated)
+    assert made.error.code == "permission_denied"
+    assert "--provider cloud-tpu" in str(made.error.hint)
+
+
+def test_a_lost_reply_makes_no_second_vm(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = fault(error="unavailable", after_accept=True, nth=1)
+    here = open_gce(world, monkeypatch, lost)
+    assert isinstance(make(here.api), Created)
+    assert len(here.api.list_nodes(ALL_ZONES).items) == 1
+
+
+def test_the_whole_project_is_listed_with_one_request_for_each_kind(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api)
+    make(here.api, "s1", "v6e-16")
+    sent: list[str] = []
+
+    def note(reply: Any, *_: Any, **__: Any) -> None:
+        sent.append(reply.request.path_url.partition("?")[0].rpartition("/projects/practice/")[2])
+
+    here.api._api._http._session.hooks["response"].append(note)  # type: ignore[attr-defined]
+    found = list_tpus(here.api)
+    assert {tpu.name: len(tpu.workers) for tpu in found.tpus} == {"t1": 1, "s1": 4}
+    assert sorted(sent) == ["aggregated/instanceGroupManagers", "aggregated/instances"]
+
+
+def test_flex_start_waits_as_pending_and_lapses_by_itself(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, {"zones": {ZONE: {"capacity_chips": 0}}})
+    states: list[str] = []
+    asked = CreateOptions("t1", "v6e-4", (ZONE,), provider="gce", flex=True, ttl_s=3600)
+    plan = complete_plan(here.api, plan_create(asked))
+    made = create(
+        here.api, plan, journal=Journal(), timeout_s=1800,
+        on_progress=lambda progress: states.append(progress.note),
+    )  # fmt: skip
+    assert isinstance(made, NotCreated)
+    assert "PENDING" in states
+    assert made.error.code == "no_capacity"
+    assert here.api.list_nodes(ALL_ZONES).items == ()
+    assert Counter(entry.phase for entry in Journal().entries(here.api)) == {"closed": 1}
+
+
+def test_a_pending_tpu_costs_nothing_and_has_no_end_yet(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, {"zones": {ZONE: {"capacity_chips": 0}}})
+    asked = CreateOptions("t1", "v6e-4", (ZONE,), provider="gce", flex=True, ttl_s=3600)
+    plan = complete_plan(here.api, plan_create(asked))
+    made = create(here.api, plan, journal=Journal(), wait=False)
+    assert isinstance(made, Created)
+    (tpu,) = list_tpus(here.api).tpus
+    assert (tpu.state, tpu.usd_per_hour, tpu.usd_so_far) == ("PENDING", 0.0, 0.0)
+    assert (tpu.expires, tpu.provisioning) == (None, "flex")
+
+
+def test_the_bill_is_that_of_the_emulator_for_every_model(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    for name, options in (("a", {}), ("b", {"spot": True}), ("c", {"flex": True, "ttl_s": 7200})):
+        made = make(here.api, name, **options)
+        assert isinstance(made, Created)
+    prices = {tpu.name: tpu.usd_per_hour for tpu in list_tpus(here.api).tpus}
+    assert prices == {"a": 10.8, "b": 5.6132, "c": 5.4}
+
+
+def request(kind: str = "v6e-4", **fields: Any) -> NodeRequest:
+    asked = CreateOptions("t1", kind, (ZONE,), provider="gce", **fields)
+    plan = plan_create(asked)
+    return request_for(plan, plan.offers[0], project="p", create_id="c1")
+
+
+def test_the_body_of_a_vm_has_the_server_keep_the_time_to_live() -> None:
+    body = instance_body(request(spot=True, ttl_s=7200))
+    assert body["scheduling"] == {
+        "provisioningModel": "SPOT", "onHostMaintenance": "TERMINATE", "automaticRestart": False,
+        "instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "7200"},
+    }  # fmt: skip
+    disk = body["disks"][0]["initializeParams"]
+    assert disk["diskSizeGb"] == "200"
+    assert "diskType" not in disk
+    assert body["labels"]["tpuctl-create"] == "c1"
+    assert "startup-script" not in {item["key"] for item in body["metadata"]["items"]}
+
+
+def test_what_a_generation_needs_is_asked_for() -> None:
+    seven = instance_body(request("tpu7x-8"))
+    assert seven["disks"][0]["initializeParams"]["diskType"].endswith("hyperdisk-balanced")
+    assert seven["shieldedInstanceConfig"] == {"enableSecureBoot": False}
+    assert seven["disks"][0]["initializeParams"]["sourceImage"].endswith("2404-amd64-tpu-tpu7x")
+    eight = instance_body(request("v6e-8"))
+    assert eight["advancedMachineFeatures"] == {"threadsPerCore": 1}
+    reserved = instance_body(request("tpu7x-8", reservation="mine"))
+    assert reserved["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
+    assert reserved["reservationAffinity"]["values"] == ["mine"]
+
+
+def test_the_parts_of_a_slice_carry_its_mark_and_full_paths() -> None:
+    long = "a" * 63
+    asked = request("tpu7x-32", subnetwork="mine")
+    named = NodeRequest(**{**vars(asked), "name": long})
+    mark = mark_of(named, MORNING)
+    template, group = template_body(named, mark, "p"), group_body(named, mark, "p")
+    assert read_mark(template) == read_mark(group) == mark
+    network = template["properties"]["networkInterfaces"][0]
+    assert network["subnetwork"] == "projects/p/regions/us-east5/subnetworks/mine"
+    assert len(template["name"]) <= 63
+    assert len(group["baseInstanceName"].replace("###[1]", "")) <= 58
+    assert group["targetSize"] == 4
+    assert read_mark({"description": "somebody's own words"}) is None
+
+
+@pytest.mark.parametrize(
+    "fields", [{"flex": True}, {"flex": True, "ttl_s": 60.0}, {"flex": True, "ttl_s": 1e6}]
+)
+def test_flex_start_needs_a_time_to_live_that_the_service_takes(fields: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="--flex needs a time to live of 10m"):
+        request(**fields)
+
+
+def test_models_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="--spot and --flex exclude"):
+        request(spot=True, flex=True, ttl_s=7200.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zones", "options", "plane", "why"),
+    [
+        ("tpu7x-8", (), {}, "gce", "does not have tpu7x"),
+        ("v4-8", (), {}, "cloud-tpu", "does not have v4"),
+        ("v5e-4", (), {}, "cloud-tpu", "allowlist"),
+        ("v6e-4", (), {"flex": True}, "gce", "only it has --flex"),
+        ("v6e-4", (), {"queued": True}, "cloud-tpu", "only it has --queued"),
+        ("v6e-4", ("us-south1-ai1b",), {}, "gce", "only it has v6e in us-south1-ai1b"),
+        ("v6e-4", (ZONE,), {}, "cloud-tpu", "both have the quota"),
+    ],
+)
+def test_auto_takes_the_plane_that_has_it_and_says_why(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch,
+    kind: str, zones: tuple[str, ...], options: Any, plane: str, why: str,
+) -> None:  # fmt: skip
+    open_gce(world, monkeypatch)
+    chosen, said = choose_plane(kind, zones, options)
+    assert chosen == plane
+    assert why in said
+
+
+def test_auto_takes_the_plane_with_the_quota(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = {"zones": {ZONE: {**ZONES[ZONE], "quota_chips": 0}}}
+    open_gce(world, monkeypatch, {**none, "compute": {"quota_chips": 64}})
+    chosen, said = choose_plane("v6e-4", (ZONE,), {})
+    assert (chosen, "0 on the Cloud TPU API and 64 on Compute Engine" in said) == ("gce", True)
+
+
+def test_one_plane_is_not_asked_while_only_the_other_is_an_emulator(
+    world: Worlds, tpuctl: Tpuctl
+) -> None:
+    world(PLAIN)
+    assert choose_plane("v6e-4", (ZONE,), {})[0] == "cloud-tpu"
+    listed = tpuctl("list", "--provider", "gce", "--json")
+    (error,) = listed.document["errors"]
+    assert "TPUCTL_GCE_ENDPOINT is not set" in error["message"]
+
+
+def test_the_same_commands_work_on_a_tpu_of_either_plane(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    open_gce(world, monkeypatch, FAST, real_time=True)
+    for name, provider in (("old", "cloud-tpu"), ("new", "gce")):
+        words = ["create", name, "--type", "v6e-4", "--zone", ZONE, "--ttl", "9h", "--yes"]
+        made = tpuctl(*words, "--provider", provider, "--json")
+        assert (made.exit_code, made.data["provider"]) == (0, provider)
+        assert made.data["expires"]
+    listed = tpuctl("list", "--json").data["tpus"]
+    assert {(tpu["name"], tpu["provider"]) for tpu in listed} == {
+        ("old", "cloud-tpu"), ("new", "gce"),
+    }  # fmt: skip
+    for name, provider in (("old", "cloud-tpu"), ("new", "gce")):
+        assert tpuctl("show", name, "--json").data["provider"] == provider
+        assert tpuctl("wait", name, "--json").data["reached"] == "ready"
+    deleted = tpuctl("delete", "old", "new", "--yes", "--json")
+    assert {tpu["outcome"] for tpu in deleted.data["tpus"]} == {"deleted"}
+    assert tpuctl("list", "--json").data["tpus"] == []
+
+
+def test_a_name_of_somebody_else_is_looked_up_on_both_planes(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api)
+    for entry in Journal().entries(here.api):
+        Journal().forget(entry)
+    assert tpuctl("show", "t1", "--json").data["provider"] == "gce"
+    missing = tpuctl("show", "t2")
+    assert missing.exit_code == 1
+    assert "There is no TPU t2" in missing.stderr
+
+
+def test_migrate_shows_the_command_and_makes_it_beside_the_old_one(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    open_gce(world, monkeypatch, FAST, real_time=True)
+    library.create("t1", "v6e-4", zone=ZONE, spot=True, ttl_s=36000, provider="cloud-tpu")
+    shown = tpuctl("migrate", "t1", "--json").data
+    assert "tpuctl create t1-gce --provider gce --accelerator-type v6e-4" in shown["command"]
+    assert "--spot --ttl 36000s" in shown["command"]
+    assert (shown["usd_per_hour"], shown["created"]) == (5.6132, None)
+    assert shown["quota"]["spot_chips"] == 512
+    assert any("--setup jax" in each for each in shown["differences"])
+    assert [tpu.name for tpu in library.list().tpus] == ["t1"]
+    made = tpuctl("migrate", "t1", "--yes", "--json").data["created"]
+    assert (made["name"], made["provider"], made["spot"]) == ("t1-gce", "gce", True)
+    assert {tpu.name for tpu in library.list().tpus} == {"t1", "t1-gce"}
+
+
+def test_what_compute_engine_does_not_have_is_not_migrated(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    zones = {"us-central2-b": {"types": ["v4-8"], "capacity_chips": 64}}
+    open_gce(world, monkeypatch, {**FAST, "zones": zones}, real_time=True)
+    library.create("t1", "v4-8", zone="us-central2-b", provider="cloud-tpu")
+    refused = tpuctl("migrate", "t1", "--json")
+    (error,) = refused.document["errors"]
+    assert "Compute Engine does not offer v4" in error["message"]
+
+
+RELAY = """#!{python}
+import os, socket, sys, threading
+open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+here = socket.create_connection(({address!r}, {port}))
+def up():
+    while data := os.read(0, 65536):
+        here.sendall(data)
+    here.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := here.recv(65536):
+    os.write(1, data)
+"""
+
+
+def test_workers_are_reached_through_iap_with_gcloud_as_proxy_command(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+    open_gce(world, monkeypatch, FAST, real_time=True, machines=tmp_path / "machines")
+    library.create("t1", "v6e-4", zone=ZONE, provider="gce", internal_ip=True)
+    (host,) = library.Workers("t1").reach()[0]
+    program, log = tmp_path / "bin" / "gcloud", tmp_path / "log"
+    program.parent.mkdir()
+    known = {"log": str(log), "address": host.address, "port": host.port}
+    program.write_text(RELAY.format(python=sys.executable, **known))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    ran = tpuctl("run", "t1", "--iap", "--", "echo", "through the tunnel")
+    assert (ran.exit_code, ran.stdout.strip()) == (0, "through the tunnel")
+    words = "compute start-iap-tunnel t1 22 --listen-on-stdin --project=practice --zone=us-east5-a"
+    assert log.read_text().splitlines()[0] == words
+    shell = tpuctl("ssh", "t1", "--iap", "--json").data["argv"]
+    assert any(word.startswith(f"ProxyCommand={program} compute start-iap") for word in shell)
+
+
+def test_iap_without_gcloud_says_what_to_install(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    open_gce(world, monkeypatch, FAST, real_time=True)
+    library.create("t1", "v6e-4", zone=ZONE, provider="gce")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = tpuctl("run", "t1", "--iap", "--", "true")
+    assert refused.exit_code == 1
+    assert "--iap needs gcloud" in refused.stderr
+
+
+def test_setup_installs_and_verifies_on_all_workers(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+    open_gce(world, monkeypatch, FAST, real_time=True, machines=tmp_path)
+    library.create("s1", "v6e-16", zone=ZONE, provider="gce")
+    hosts, access, _ = library.Workers("s1").reach()
+    recipe = {"install": "echo made > made", "verify": 'test -s made && test "$TPUCTL_CHIPS" = 16'}
+    steps: list[str] = []
+    set_up(hosts, access, recipe, chips=16, on_step=steps.append)
+    assert steps == ["install", "verify"]
+    with pytest.raises(
+        WorkerError, match="'verify' of its setup failed on worker 0: no TPU"
+    ) as caught:
+        set_up(hosts, access, {**recipe, "verify": "echo no TPU >&2; exit 3"}, chips=16)
+    assert "tpuctl delete s1" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_the_recipes_are_scripts_that_a_shell_can_read(framework: str) -> None:
+    for script in recipes()[framework].values():
+        assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+    verify = recipes()[framework]["verify"].partition("-c '")[2].rstrip("'")
+    compile(verify, framework, "exec")
+
+
+def test_an_unknown_setup_is_wrong_usage(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    open_gce(world, monkeypatch)
+    words = ["create", "t1", "--type", "v6e-4", "--zone", ZONE, "--setup", "keras", "--yes"]
+    assert tpuctl(*words).exit_code == 2

@@ -1,0 +1,1 @@
+"""TPUs on Compute Engine, behind the port of `tpuctl.cloud`."""

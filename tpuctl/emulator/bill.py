@@ -1,0 +1,24 @@
+"""What the service charges for its chips: list prices by type, place and provisioning model."""
+
+from dataclasses import dataclass
+
+from tpuctl.emulator.resources import Host
+
+
+@dataclass(frozen=True)
+class Charge:
+    """The use of a TPU's chips for so long; `usd` is None where there is no list price."""
+
+    resource: str
+    accelerator_type: str
+    chips: int
+    model: str
+    seconds: float
+    usd: float | None
+
+
+def charge(node: Host, seconds: float) -> Charge:
+    """Return what the use of a node, or of an instance of Compute Engine, costs."""
+    price = node.usd_per_hour()
+    usd = None if price is None else price * seconds / 3600
+    return Charge(node.path, node.accelerator_type, node.chips, node.model, seconds, usd)

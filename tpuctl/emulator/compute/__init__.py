@@ -1,0 +1,1 @@
+"""Compute Engine: TPU VMs as instances and as slices of managed instance groups."""

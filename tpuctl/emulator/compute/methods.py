@@ -1,0 +1,100 @@
+"""The methods of compute.v1 that are emulated, and their paths."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+# The collection, where it is, and its methods.
+_TABLE = """
+projects . get
+zones . get list
+regions . get list
+machineTypes zones get list aggregatedList
+images global getFromFamily
+imageFamilyViews zones get
+networks global get
+subnetworks regions get
+instances zones insert get list aggregatedList delete setScheduling setMetadata setLabels \
+start stop getGuestAttributes getSerialPortOutput simulateMaintenanceEvent
+zoneOperations zones get list wait
+regionOperations regions get list wait
+globalOperations global get list wait aggregatedList
+resourcePolicies regions insert get list aggregatedList delete
+instanceTemplates global insert get list delete aggregatedList
+regionInstanceTemplates regions insert get list delete
+instanceGroupManagers zones insert get list aggregatedList delete listManagedInstances listErrors \
+resize deleteInstances
+instanceGroupManagerResizeRequests zones insert
+autoscalers zones list aggregatedList
+instanceGroups zones list aggregatedList
+reservations zones list aggregatedList
+"""
+# Paths that do not follow from the names.
+_PATHS = {
+    "getFromFamily": "GET images/family/{name}",
+    "aggregatedList": "GET {path}",
+    "getSerialPortOutput": "GET {path}/{name}/serialPort",
+    "getGuestAttributes": "GET {path}/{name}/getGuestAttributes",
+    "listErrors": "GET {path}/{name}/listErrors",
+    "get": "GET {path}/{name}",
+    "list": "GET {path}",
+    "insert": "POST {path}",
+    "delete": "DELETE {path}/{name}",
+}
+_WHERE = {"zones": "zones/{zone}/", "regions": "regions/{zone}/", "global": "global/", ".": ""}
+_FOLDERS = {
+    **dict.fromkeys(("zoneOperations", "regionOperations", "globalOperations"), "operations"),
+    "regionInstanceTemplates": "instanceTemplates",
+    "instanceGroupManagerResizeRequests": "instanceGroupManagers/{group}/resizeRequests",
+}
+_PERMISSIONS = {"insert": "create", "aggregatedList": "list"}
+_START_NOTHING = ("get", "list", "aggregated", "wait")
+
+
+def snake(name: str) -> str:
+    """Write a name of the API as scenarios do."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+@dataclass(frozen=True)
+class ComputeMethod:
+    """One method; `scope` is `zones`, `regions`, `global`, or "." for one of the project itself."""
+
+    collection: str
+    verb: str
+    scope: str
+
+    @cached_property
+    def name(self) -> str:
+        """The name as scenarios spell it, such as `compute_instances_insert`."""
+        return f"compute_{snake(self.collection)}_{snake(self.verb)}"
+
+    @property
+    def rpc(self) -> str:
+        """The name in Google's reference."""
+        return f"{self.collection}.{self.verb}"
+
+    @property
+    def permission(self) -> str:
+        """The permission that its caller needs."""
+        return f"compute.{self.collection}.{_PERMISSIONS.get(self.verb, self.verb)}"
+
+    @property
+    def starts_operation(self) -> bool:
+        """Whether it returns an operation."""
+        return not self.verb.startswith(_START_NOTHING)
+
+    @property
+    def rule(self) -> str:
+        """The verb and the path below the project, as routes write them."""
+        if self.collection == "projects":
+            return "GET "
+        where = "aggregated/" if self.verb == "aggregatedList" else _WHERE[self.scope]
+        form = _PATHS.get(self.verb, f"POST {{path}}/{{name}}/{self.verb}")
+        path = form.replace("{path}", _FOLDERS.get(self.collection, self.collection))
+        return path.replace(" ", f" /{where}")
+
+
+_ROWS = (row.split() for row in _TABLE.strip().splitlines())
+_ALL = (ComputeMethod(name, verb, scope) for name, scope, *verbs in _ROWS for verb in verbs)
+COMPUTE_METHODS = {method.name: method for method in _ALL}

@@ -1,0 +1,114 @@
+"""`--provider auto`: the control plane that has the type, the zone and the quota, and why."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tpuctl.cloud.connect import connect
+from tpuctl.cloud.lookup import attempt, attempt_all
+from tpuctl.cloud.models import Quota
+from tpuctl.cloud.quotas import chips_allowed
+from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, hardware_of
+from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.providers.registry import (
+    PLANES,
+    is_plane,
+    owner_of,
+    plane_in_journal,
+    set_planes,
+)
+
+TITLES = {CLOUD_TPU: "the Cloud TPU API", GCE: "Compute Engine"}
+_ONLY = {CLOUD_TPU: ("queued", "reserved", "runtime_version"), GCE: ("flex", "reservation")}
+_FLAGS = {"runtime_version": "--runtime-version"}
+
+
+def choose_plane(
+    accelerator_type: str,
+    zones: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    project: str | None = None,
+) -> tuple[str, str]:
+    """Choose a control plane for a create, and say why; reads quotas where both would do.
+
+    Raises UsageError for an unknown type.
+    """
+    kind = describe(accelerator_type)
+    usable = set_planes()
+    if len(usable) == 1:
+        return usable[0], f"{TITLES[usable[0]]}: the other control plane is not set up"
+    for plane, names in _ONLY.items():
+        if given := [name for name in names if options.get(name)]:
+            return plane, f"{TITLES[plane]}: only it has {_FLAGS.get(given[0], f'--{given[0]}')}"
+    hardware = hardware_of(kind.generation)
+    if not kind.runtime_version:
+        return GCE, f"Compute Engine: the Cloud TPU API does not have {kind.generation}"
+    if hardware is None or hardware.note:
+        why = hardware.note if hardware else f"Compute Engine does not have {kind.generation}"
+        return CLOUD_TPU, f"the Cloud TPU API: {why}"
+    kinds = {plane: describe_on(plane, accelerator_type) for plane in PLANES}
+    here = {
+        plane: [z for z in zones or each.zones if z in each.zones] for plane, each in kinds.items()
+    }
+    having = [plane for plane in PLANES if here[plane]]
+    if len(having) == 1:
+        return having[
+            0
+        ], f"{TITLES[having[0]]}: only it has {kind.generation} in {', '.join(zones)}"
+    return _by_quota(kind, here, options, project)
+
+
+def plane_to_watch(
+    name: str, accelerator_type: str | None, zone: str | Sequence[str] | None, project: str | None
+) -> str:
+    """Return the control plane of a TPU, or the one to create it on where there is none yet.
+
+    Raises UnsupportedError for a TPU of another provider.
+    """
+    owner = owner_of(name, project=project)
+    if not is_plane(owner):
+        raise owner.abilities.refuse("watch")
+    if not accelerator_type or plane_in_journal(name, project) or len(set_planes()) == 1:
+        return owner.abilities.name
+    if not isinstance(attempt(partial(owner.get, name, None)), NotFoundError):
+        return owner.abilities.name
+    zones = (
+        () if zone in (None, "auto") else (zone,) if isinstance(zone, str) else tuple(zone or ())
+    )
+    return choose_plane(accelerator_type, zones, {}, project=project)[0]
+
+
+def _by_quota(
+    kind: AcceleratorType,
+    zones: Mapping[str, Sequence[str]],
+    options: Mapping[str, Any],
+    project: str | None,
+) -> tuple[str, str]:
+    def read(plane: str) -> tuple[Quota, ...]:
+        return connect(project, plane=plane).list_quotas()
+
+    answers = attempt_all([partial(read, plane) for plane in PLANES], at_once=2)
+    known = {
+        p: () if isinstance(a, TpuctlError) else a for p, a in zip(PLANES, answers, strict=True)
+    }
+    spot = bool(options.get("spot"))
+    limits = {
+        plane: [
+            chips_allowed(known[plane], kind.generation, zone, spot=spot) for zone in zones[plane]
+        ]
+        for plane in PLANES
+    }
+    fits = {p: any(each is not None and each >= kind.chips for each in limits[p]) for p in PLANES}
+    fitting = [plane for plane in PLANES if fits[plane]]
+    told = " and ".join(f"{_best(limits[p])} on {TITLES[p]}" for p in PLANES)
+    if len(fitting) == 1:
+        return fitting[0], f"{TITLES[fitting[0]]}: quota of {kind.generation} chips is {told}"
+    both = "both have the quota" if fitting else "neither is known to have the quota"
+    return CLOUD_TPU, f"the Cloud TPU API: {both} ({told}), and its READY means that the TPU is up"
+
+
+def _best(limits: Sequence[int | None]) -> str:
+    known = [limit for limit in limits if limit is not None]
+    return str(max(known)) if known else "unknown"
