@@ -156,6 +156,7 @@ def test_after_kill_9_the_same_command_resumes_with_its_ledger(
         (["--on", "kaggle:v4-8", "--checkpoints", "c"], "does not have"),
         (["--on", "kaggle,kaggle", "--checkpoints", "c"], "named twice"),
         (["--on", "hosts:v4-8", "--checkpoints", "c"], "does not offer watch"),
+        (["--on", "gke:v5e-8", "--checkpoints", "c"], "does not offer watch"),
         (["--on", "kaggle", "--checkpoints", "."], "a folder of its own"),
         (["--on", "kaggle", "--checkpoints", "c", "--queued"], "--queued"),
         (["t1", "--checkpoints", "c"], "--checkpoints"),

@@ -248,7 +248,8 @@ def _places(words: Sequence[str]) -> tuple[str, ...]:
         kind = describe(kind or _TYPES[name]).accelerator_type
         if name == "kaggle" and kind != _TYPES[name]:
             raise UsageError(f"Kaggle does not have {kind}.", hint="--on kaggle")
-        if name == "hosts":
+        is_other_batch = provider.abilities.reachable == "batch" and name != "kaggle"
+        if name == "hosts" or is_other_batch:
             raise provider.abilities.refuse("watch")
         if f"{name}:{kind}" in found:
             raise UsageError(
