@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait
-    from tpuctl.api.cloud import watch as watch
     from tpuctl.api.machine import config as config
     from tpuctl.api.machine import doctor as doctor
     from tpuctl.api.machine import explain as explain
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.api.training import lint as lint
     from tpuctl.api.training import predict as predict
     from tpuctl.api.training import templates as templates
+    from tpuctl.api.watch import watch as watch
     from tpuctl.api.workers import Workers as Workers
     from tpuctl.api.workers import cp as cp
     from tpuctl.api.workers import free as free
@@ -69,7 +69,8 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "api.machine": "doctor explain types config",
-    "api.cloud": "create list show wait delete gc migrate offers quota watch",
+    "api.cloud": "create list show wait delete gc migrate offers quota",
+    "api.watch": "watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
     "api.training": "fit launch lint templates bench predict",

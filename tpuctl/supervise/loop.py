@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tpuctl.errors import StoppedError, TpuctlError
-from tpuctl.supervise.actions import Actions
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -26,10 +25,11 @@ from tpuctl.supervise.models import (
     WatchState,
 )
 from tpuctl.supervise.state import StateFile, next_state
+from tpuctl.supervise.worker_actions import WorkerActions
 
 
 def watch(
-    actions: Actions,
+    actions: WorkerActions,
     state: WatchState,
     spec: JobSpec,
     *,
@@ -51,7 +51,7 @@ def watch(
 
 @dataclass
 class _Watch:
-    _actions: Actions
+    _actions: WorkerActions
     _state: WatchState
     _spec: JobSpec
     _store: StateFile
@@ -206,7 +206,7 @@ class _Watch:
 
     def _delete_at_end(self) -> bool:
         """Delete the TPU; a failure is only a note, so that it does not hide how the job ended."""
-        self._note(f"Deleting {self._state.name} in {self._seen.tpu.zone}.")
+        self._note(f"Deleting {self._state.name}.")
         try:
             self._actions.delete(self._state)
         except StoppedError:

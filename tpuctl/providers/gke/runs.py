@@ -77,7 +77,7 @@ def place_of(cluster: Cluster) -> str:
 def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> ClusterPlan:
     """Pack a job, write its JobSet, and check what the cluster has for it; creates nothing."""
     kind = manifest.check_type(options)
-    packed = pack(job.script, job.plan, code=job.code, extra=job.extra)
+    packed = pack(job.work, job.sources)
     bucket, archive = _archive(options.staging, packed.sha256)
     asked: list[Any] = [packed.sha256, job.limit_s, job.job, repr(replace(options, check=True))]
     asked.append(cluster and place_of(cluster))

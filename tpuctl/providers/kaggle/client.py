@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -221,6 +221,12 @@ class KaggleClient:
         if problem := reply.get("error"):
             raise InvalidInputError(f"Kaggle refused the data set {slug}: {redact(str(problem))}")
 
+    def delete_data(self, slug: str) -> None:
+        """Delete one of our data sets; one that is gone is no error."""
+        body = {"ownerSlug": self.username, "datasetSlug": slug}
+        with suppress(NotFoundError, PermissionDeniedError):
+            self._call(_DATA, "DeleteDataset", body)
+
     def repeated(self, action: Callable[[], T], *, repeat: bool = True) -> T:
         """Do something again after a lost reply, for some minutes of the service's time."""
         return repeated(self.clock, action, after_lost_reply=repeat)
@@ -362,7 +368,7 @@ def _refusal(text: str) -> TpuctlError:
     if "session count" in low:
         return NoCapacityError(said, hint="Wait until the running session ends: tpuctl list")
     if "quota" in low:
-        return QuotaExceededError(said, hint="tpuctl balance")
+        return QuotaExceededError(said, hint="tpuctl offers --provider kaggle")
     if "verif" in low or "identity" in low:
         return PermissionDeniedError(
             said, hint="Verify the account: https://www.kaggle.com/settings"
