@@ -32,8 +32,8 @@ demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, prof
 
 test: test-quick test-heavy  ## Everything CI can bear.
 
-test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted'
+test-quick: $(READY)  ## Without TensorFlow, a network and clients of others; under a minute.
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients'
 
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m '(tf or aot or slow) and not hosted'
