@@ -252,7 +252,7 @@ def test_auto_takes_the_plane_that_has_it_and_says_why(
 def test_auto_takes_the_plane_with_the_quota(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    none = {"zones": {ZONE: {**ZONES[ZONE], "quota_chips": 0}}}
+    none: dict[str, Any] = {"zones": {ZONE: {**ZONES[ZONE], "quota_chips": 0}}}
     open_gce(world, monkeypatch, {**none, "compute": {"quota_chips": 64}})
     chosen, said = choose_plane("v6e-4", (ZONE,), {})
     assert (chosen, "0 on the Cloud TPU API and 64 on Compute Engine" in said) == ("gce", True)
