@@ -317,4 +317,4 @@ def test_the_cloud_quotas_api_tells_the_limits_as_google_counts_them(practice: A
     limits = infos["TPUV4sPodPerProjectPerZoneForTPUAPI"].dimensions_infos
     # Two TensorCores in each chip of a v4, and its quota counts cores.
     assert {item.dimensions["zone"]: item.details.value for item in limits} == {"a": 64, "b": 0}
-    assert list(client.list_quota_infos(parent=parent.format("compute"))) == []
+    assert list(client.list_quota_infos(parent=parent.format("storage"))) == []

@@ -101,7 +101,7 @@ def _zone_limits(world: World) -> Iterator[_Limit]:
 
 def _region_limits(world: World) -> Iterator[_Limit]:
     """Return the quotas of Compute Engine; one of them is for several generations."""
-    for region in sorted({region_of(zone) for zone in world.scenario.zones}):
+    for region in sorted({region_of(zone) for zone in world.scenario.compute_zones}):
         plan = world.scenario.compute.quota(region)
         for facts in load_data("compute")["generations"].values():
             family = {"tpu_family": facts["family"]} if facts["family"] else {}

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 from tpuctl.emulator import operations
 from tpuctl.emulator.errors import api_error, bad_request, not_found
@@ -57,13 +58,13 @@ def add_node(
     """
     world.changes += 1
     identity = int(world.digest(f"node {world.number()}")[:15], 16)
-    kind = spec.type
+    # Slices of one queued resource share a spec; an update of one must not change the others.
+    kind, own = spec.type, replace(spec, document=copy.deepcopy(spec.document))
     node = Node(
         key=key,
         id=identity,
         created=world.now,
-        # Slices of one queued resource share a spec; an update of one must not change the others.
-        document=copy.deepcopy(spec.document),
+        document=own.document,
         chips=kind.chips,
         chips_per_worker=kind.chips_per_worker,
         hbm_gib_per_chip=kind.hbm_gib_per_chip,
@@ -71,7 +72,7 @@ def add_node(
         model="reserved" if spec.reserved else "spot" if spec.spot else "on_demand",
         state="CREATING",
         previous_state="CREATING",
-        spec=spec,
+        spec=own,
         queued=queued,
         multislice=multislice,
     )

@@ -105,6 +105,11 @@ class Scenario:
     compute: ComputePlan
     document: Mapping[str, Any] = field(compare=False)
 
+    @property
+    def compute_zones(self) -> dict[str, ZonePlan]:
+        """The zones of Compute Engine: those whose names begin with a region."""
+        return {name: plan for name, plan in self.zones.items() if name.count("-") > 1}
+
 
 def load_scenario(path: Path) -> Scenario:
     """Read a scenario file; raises NotFoundError, or InvalidInputError that names the place."""

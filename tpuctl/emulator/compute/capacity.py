@@ -24,7 +24,7 @@ def _free(world: World, wanted: Instance) -> int:
     """Count the chips that are left of every pool that the instance would use."""
     free = [world.free_chips(wanted.key.zone, reserved=wanted.reserved)]
     age_s = (world.now - world.began).total_seconds()
-    for pool, steps in world.scenario.zones[wanted.key.zone].pools.items():
+    for pool, steps in world.scenario.compute_zones[wanted.key.zone].pools.items():
         if _is_in(wanted, pool):
             chips = next((steps[at] for at in sorted(steps, reverse=True) if at <= age_s), 0)
             used = (

@@ -59,7 +59,7 @@ _OF_ZONES = ("zones", "regions", "machineTypes", "reservations")
 def _of_zones(world: World, call: Call, collection: str) -> Items:
     """Return what the scenario's zones consist of."""
     project = call.project
-    for zone, plan in world.scenario.zones.items():
+    for zone, plan in world.scenario.compute_zones.items():
         types = [machine_types()[name] for name in plan.machine_types]
         region = f"{ROOT}projects/{project}/regions/{region_of(zone)}"
         if collection == "zones":
@@ -73,7 +73,7 @@ def _of_zones(world: World, call: Call, collection: str) -> Items:
         elif collection == "reservations" and plan.reserved_chips and types:
             key = Key(project, zone, RESERVATION)
             yield key, partial(_reservation, types[0], plan.reserved_chips, key)
-    for region in sorted({region_of(zone) for zone in world.scenario.zones}):
+    for region in sorted({region_of(zone) for zone in world.scenario.compute_zones}):
         if collection == "regions":
             # The real one knows quotas of old generations only.
             about = {"status": "UP", "quotas": []}

@@ -55,7 +55,7 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
         raise invalid("resource.resourcePolicies.workloadPolicy", policy.path, "Wrong region.")
     if topology and not is_bulk:
         raise compute_error("not_bulk")
-    read_machine(world, world.scenario.zones[call.zone], machine.name)
+    read_machine(world, world.scenario.compute_zones[call.zone], machine.name)
     instances.refuse_use(world, key, machine, document)
     if ("instanceGroupManagers", key) in world.compute.resources:
         raise compute_error("already_exists", resource=path_of("instanceGroupManagers", key))

@@ -57,7 +57,9 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
     """Accept an instance; only the operation tells whether there is capacity for it."""
     requested: Document = call.body["resource"]
     key = Key(call.project, call.zone, check_name(requested.get("name")))
-    machine = read_machine(world, world.scenario.zones[call.zone], requested.get("machineType"))
+    machine = read_machine(
+        world, world.scenario.compute_zones[call.zone], requested.get("machineType")
+    )
     if requested.get("resourcePolicies"):
         raise compute_error("workload_policy_on_instance")
     document, model = read_properties(machine, requested)

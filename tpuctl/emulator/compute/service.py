@@ -81,7 +81,10 @@ def _read(world: World, call: Call) -> Document:
     if method.verb == "list":
         return show_list(call, kind, (item for item in items if item[0].zone == call.zone))
     lost = world.unreachable_zones(call)
-    places = {zone if method.scope == "zones" else region_of(zone) for zone in world.scenario.zones}
+    places = {
+        zone if method.scope == "zones" else region_of(zone)
+        for zone in world.scenario.compute_zones
+    }
     kept = (item for item in items if item[0].zone not in lost)
     collection = "operations" if kind == "operation" else method.collection
     shown = show_aggregated(call, kind, collection, kept, sorted(places - lost))
@@ -100,7 +103,11 @@ def _request(call: Call) -> tuple[str, str]:
 
 def _check_place(world: World, call: Call) -> None:
     """Raise ComputeError for a project, a zone or a region that is not there."""
-    only, method, zones = world.scenario.project, COMPUTE_METHODS[call.method], world.scenario.zones
+    only, method, zones = (
+        world.scenario.project,
+        COMPUTE_METHODS[call.method],
+        world.scenario.compute_zones,
+    )
     if only and call.project != only:
         raise refusal(world, call, "permission")
     known = zones if method.scope == "zones" else map(region_of, zones)
