@@ -67,12 +67,13 @@ test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigab
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
 test-clients: $(READY_CLIENTS)  ## gcloud and clients of others with the emulator, in an environment of its own (2 GB).
-	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py
+	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py
+	$(VENV_CLIENTS)/bin/python -m pytest -k kubernetes tests/test_gke_manifest.py
 
 $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 	$(PYTHON) -m venv $(VENV_CLIENTS)
-	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh]' \
-		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 hypothesis pytest pytest-timeout
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh,gke]' \
+		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout
 	touch $(READY_CLIENTS)
 
 test-hosted: $(READY) $(READY_HOSTED) $(VENV)-colab/.ready  ## The official command lines against the emulator, in an environment of their own.

@@ -1,6 +1,6 @@
 """Train an LSTM to tell good film reviews from bad ones, on whatever devices are here.
 
-    python imdb_lstm.py --data reviews.csv         # here or gs://
+    python imdb_lstm.py --data reviews.csv         # here or gs://; or imdb.npz, as Keras has it
     python imdb_lstm.py --data fake --steps 20 --cpu-devices 2  # no data, two replicas, any laptop
 
 A CSV file has the columns review and sentiment, as on Kaggle; its last fifth is the test. The same
@@ -30,7 +30,9 @@ import keras  # noqa: E402
 from keras import layers  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-parser.add_argument("--data", default="fake", help="a CSV file, here or gs://, or 'fake'")
+parser.add_argument(
+    "--data", default="fake", help="a CSV file or imdb.npz, here or gs://, or 'fake'"
+)
 parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--batch-size", type=int, default=64, help="global: over all replicas")
@@ -58,6 +60,14 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
         import tensorflow as tf  # on JAX nothing else needs it
 
         open_file = tf.io.gfile.GFile
+    if args.data.endswith(".npz"):
+        # Lists of words by their rank, so pickled; the file that keras.datasets.imdb fetches.
+        with open_file(args.data, "rb") as file, np.load(file, allow_pickle=True) as saved:
+            x, y, x_test, y_test = (saved[n] for n in ("x_train", "y_train", "x_test", "y_test"))
+        x, x_test = ([[w + 1 if w + 1 < args.vocabulary else 1 for w in text] for text in texts]
+                     for texts in (x, x_test))  # fmt: skip
+        x, x_test = (keras.utils.pad_sequences(texts, args.length) for texts in (x, x_test))
+        return [x, y.astype(np.int32), x_test, y_test.astype(np.int32)]
     with open_file(args.data) as file:
         rows = list(csv.DictReader(file))
     y = np.array([row["sentiment"] == "positive" for row in rows], np.int32)

@@ -8,14 +8,18 @@ images are decoded with Pillow in threads and flipped at random on
 the device. On several hosts start the same command on each of them with
 --strategy distributed+mesh; every host reads its own part of each batch.
 
-Interrupt it whenever you like: the same command resumes at the next step
-and ends with the same weights. The time spent waiting for images is
-measured and said at the end.
+A tenth of the images is held out and tells the accuracy after each epoch.
+--find-lr suggests a learning rate, --anneal cosine goes up to it and down
+again (one cycle). Interrupt it whenever you like: the same command resumes
+at the next step and ends with the same weights. The time spent waiting for
+images is measured and said at the end.
 Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
---epochs 5 on two vCPUs: 100 % are read correctly while training.
+--epochs 5 on two vCPUs: 100 % of the 24 held out.
 """
 
 import argparse
+import contextlib
+import functools
 import io
 import itertools
 import json
@@ -48,6 +52,10 @@ parser.add_argument("--strategy", default="auto", help="'auto' is a mesh of all 
                     choices=["auto", "default", "mesh", "single", "cpu",
                              "distributed+mesh"])  # fmt: skip
 parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; never scaled")
+parser.add_argument("--anneal", default="none", choices=["none", "cosine"],
+                    help="'cosine': in one cycle up to the rate and down again")  # fmt: skip
+parser.add_argument("--find-lr", action="store_true", help="only look for a learning rate")
+parser.add_argument("--restore", help="begin with the weights of this model.npz")
 parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
@@ -59,6 +67,8 @@ FRAMEWORKS = ("jax",)
 # What a damaged shard or image ends in.
 UNREADABLE = (OSError, IndexError, KeyError, ValueError, struct.error)
 CHANNELS = (32, 64, 128, 256)
+# Every tenth record of a shard is not trained on: each epoch ends with a validation on them.
+HELD_OUT = 10
 
 
 # ---- Devices -------------------------------------------------------------------------------------
@@ -152,6 +162,28 @@ def decode(record: bytes, side: int):
     return np.asarray(picture.crop((left, top, left + side, top + side))), label
 
 
+def count_records(manifest: dict) -> tuple[int, int]:
+    """How many are trained on, and how many are held out."""
+    counts = [shard["records"] for shard in manifest["shards"]]
+    held_out = sum(count // HELD_OUT for count in counts)
+    return sum(counts) - held_out, held_out
+
+
+def read_held_out(args: argparse.Namespace, manifest: dict, batch_size: int, part: tuple):
+    """The records that are not trained on: this host's part of each full batch."""
+    side, (index, count), held = min(manifest["options"]["size"]), part, []
+    for shard in manifest["shards"]:
+        records = split_records(read_bytes(f"{args.data}/{shard['name']}"))
+        held += list(records)[HELD_OUT - 1 :: HELD_OUT]
+        while len(held) >= batch_size:
+            mine = held[:batch_size][
+                batch_size * index // count : batch_size * (index + 1) // count
+            ]
+            pictures, labels = zip(*(decode(record, side) for record in mine), strict=True)
+            yield np.stack(pictures), np.array(labels, np.int32)
+            held = held[batch_size:]
+
+
 def read_batches(args: argparse.Namespace, manifest: dict, step: int, part: tuple):
     """Endless (uint8 images, labels) from a step on: this host's part of each full batch.
 
@@ -160,7 +192,7 @@ def read_batches(args: argparse.Namespace, manifest: dict, step: int, part: tupl
     """
     folder, batch_size, seed = args.data, args.batch_size, args.seed
     side, shards = min(manifest["options"]["size"]), manifest["shards"]
-    per_epoch = sum(shard["records"] for shard in shards) // batch_size
+    per_epoch = count_records(manifest)[0] // batch_size
     index, count = part
     mine = slice(index * batch_size // count, (index + 1) * batch_size // count)
     epoch, done = divmod(step, per_epoch)
@@ -170,7 +202,8 @@ def read_batches(args: argparse.Namespace, manifest: dict, step: int, part: tupl
             rng = np.random.default_rng((seed, epoch))
             held, skip, left = [], done * batch_size, per_epoch - done
             for number in rng.permutation(len(shards)):
-                order = rng.permutation(shards[number]["records"])
+                rows = np.arange(1, shards[number]["records"] + 1)
+                order = rng.permutation(rows[rows % HELD_OUT != 0]) - 1
                 if skip >= len(order):
                     skip -= len(order)
                     continue
@@ -251,7 +284,42 @@ def predict(weights: dict, pictures, dtype):
     return x @ weights["head"]
 
 
-def make_step(learning_rate: float, seed: int, dtype):
+def make_rate(args: argparse.Namespace):
+    """The learning rate as a function of the step: constant, one cycle, or a sweep."""
+    highest, up = args.learning_rate, 0.3 * (args.steps or 1)  # Smith 2018, arXiv 1803.09820
+
+    def rate_at(step):
+        if args.find_lr:
+            return 1e-6 * 1.15**step
+        if args.anneal == "none":
+            return highest
+        down = jnp.clip((step - up) / (args.steps - up), 0, 1)
+        falling = highest * (1e-4 + (1 - 1e-4) * (1 + jnp.cos(jnp.pi * down)) / 2)
+        return jnp.where(step < up, highest * (1 / 25 + (1 - 1 / 25) * step / up), falling)
+
+    return rate_at
+
+
+def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
+    """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
+    rates = 1e-6 * 1.15 ** np.arange(len(losses))
+    smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
+    best = float(rates[np.argmin(np.diff(smooth[: int(np.nanargmin(smooth)) + 2]))])
+    found = {"rates": rates.tolist(), "losses": losses, "suggested": best}
+    Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
+    print(f"learning rate: {best:.3g} falls fastest, at a batch of {args.batch_size}")
+    with contextlib.suppress(ModuleNotFoundError):
+        import matplotlib.pyplot as plt
+
+        plt.semilogx(rates, smooth)
+        plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
+        # Where the loss explodes, the rest would be a flat line at the bottom.
+        plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
+        plt.legend()
+        plt.savefig(Path(args.out, "lr.png"))
+
+
+def make_step(rate_at, seed: int, dtype):
     """The training step: (state, images, labels) to (state, figures)."""
 
     def step(state, pictures, labels):
@@ -269,14 +337,13 @@ def make_step(learning_rate: float, seed: int, dtype):
 
         # The mean over a split batch: XLA puts the all-reduce of the gradients in here.
         (loss, accuracy), gradients = jax.value_and_grad(loss_of, has_aux=True)(state["weights"])
-        count = state["step"] + 1
+        count, rate = state["step"] + 1, rate_at(state["step"])
         tree = jax.tree.map
         mean = tree(lambda m, g: 0.9 * m + 0.1 * g, state["mean"], gradients)
         square = tree(lambda s, g: 0.999 * s + 0.001 * g * g, state["square"], gradients)
         weights = tree(
             lambda w, m, s: (
-                w
-                - learning_rate * (m / (1 - 0.9**count)) / (jnp.sqrt(s / (1 - 0.999**count)) + 1e-7)
+                w - rate * (m / (1 - 0.9**count)) / (jnp.sqrt(s / (1 - 0.999**count)) + 1e-7)
             ),
             state["weights"],
             mean,
@@ -303,7 +370,7 @@ def spread_step(step, mesh):
 
 def make_example(batch: int = 256, image_size: int = 224, dtype: str = "bfloat16"):
     """What `tpuctl fit jax-images` compiles: the step of `--data fake`, for a batch."""
-    step = make_step(learning_rate=1e-3, seed=0, dtype=dtype)
+    step = make_step(lambda step: 1e-3, seed=0, dtype=dtype)
     pictures = jax.ShapeDtypeStruct((batch, image_size, image_size, 3), "uint8")
     labels = jax.ShapeDtypeStruct((batch,), "int32")
     state = jax.eval_shape(lambda: make_state(classes=4, seed=0))
@@ -327,6 +394,15 @@ def restore(checkpoint: Path, settings: str, state: dict) -> dict:
             parser.error(f"--out has {saved['settings']}, not {settings}: --overwrite?")
         keystr = jax.tree_util.keystr
         return jax.tree_util.tree_map_with_path(lambda key, _: saved[keystr(key)], state)
+
+
+def restore_weights(place: str, weights: dict) -> dict:
+    """The weights of another run's model.npz."""
+    try:
+        with np.load(place) as saved:
+            return {name: saved[f"['{name}']"].reshape(w.shape) for name, w in weights.items()}
+    except Exception as error:  # missing, damaged, of another model
+        parser.error(f"--restore {place}: {error}")
 
 
 # ---- One run, top to bottom ----------------------------------------------------------------------
@@ -356,11 +432,12 @@ def main() -> None:
             f"--batch-size {args.batch_size} does not divide over {len(devices)} replicas; "
             f"--batch-size {near} would"
         )
-    records = 10 * args.batch_size if fake else sum(s["records"] for s in manifest["shards"])
+    records, held_out = (10 * args.batch_size, 0) if fake else count_records(manifest)
     if args.batch_size > records:
         parser.error(f"--batch-size {args.batch_size} is more than the {records} examples")
     steps_per_epoch = records // args.batch_size
-    total_steps = args.steps or args.epochs * steps_per_epoch
+    total_steps = args.steps or (120 if args.find_lr else args.epochs * steps_per_epoch)
+    args.steps = total_steps
     wide = args.dtype == "float32" or (args.dtype == "auto" and devices[0].platform != "tpu")
     dtype = jnp.float32 if wide else jnp.bfloat16
     classes = 4 if fake else len(manifest["classes"])
@@ -371,13 +448,28 @@ def main() -> None:
         f"steps: {total_steps}, {steps_per_epoch} in an epoch; rate {args.learning_rate}, as given"
     )
 
-    step, everywhere, split = spread_step(make_step(args.learning_rate, args.seed, dtype), mesh)
+    made = make_step(make_rate(args), args.seed, dtype)
+    step, everywhere, split = spread_step(made, mesh)
+    tested = min(args.batch_size, held_out) // len(devices) * len(devices)
+
+    @functools.partial(jax.jit, out_shardings=everywhere)
+    def measure(weights, pictures, labels):
+        return jnp.mean(predict(weights, pictures, dtype).argmax(axis=-1) == labels)
+
+    def send(local):
+        # Every host gives its part; together they are the global batch.
+        return [jax.make_array_from_process_local_data(split, array) for array in local]
+
     # Other devices or more steps continue a run; where one of these differs, it is another run.
     about = zlib.crc32(json.dumps(args.image_size if fake else manifest["shards"]).encode())
     settings = f"batch {args.batch_size}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    settings += f", one cycle of {total_steps} steps" * (args.anneal != "none")
     checkpoint = out / "checkpoint.npz"
     state = make_state(classes, args.seed)
-    if checkpoint.exists() and not args.overwrite:
+    if args.restore:
+        settings += f", from {args.restore}"
+        state["weights"] = restore_weights(args.restore, state["weights"])
+    if checkpoint.exists() and not args.overwrite and not args.find_lr:
         state = restore(checkpoint, settings, state)
         print(f"resuming after step {int(state['step'])}", flush=True)
     first_step = int(state["step"])
@@ -390,7 +482,7 @@ def main() -> None:
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.append(number))
-    step_s, wait_s, accuracies, spoken = [], [], [], time.perf_counter()
+    step_s, wait_s, losses, epochs, spoken = [], [], [], [], time.perf_counter()
     for count in range(first_step + 1, total_steps + 1):
         if args.trace and count == first_step + 4:
             jax.profiler.start_trace(str(out / "trace"))
@@ -402,13 +494,15 @@ def main() -> None:
                 f"--data: {args.data} is damaged ({error}). See where: tpuctl data verify --deep"
             ) from None
         wait_s.append(time.perf_counter() - started)
-        # Every host gives its part; together they are the global batch.
-        batch = [jax.make_array_from_process_local_data(split, array) for array in local]
-        state, figures = step(state, *batch)
-        accuracies.append(float(figures["accuracy"]))
+        state, figures = step(state, *send(local))
+        losses.append((float(figures["loss"]), float(figures["accuracy"])))
         step_s.append(time.perf_counter() - started)
         if args.trace and count == first_step + 3 + args.trace:
             jax.profiler.stop_trace()
+        if args.find_lr:
+            if not losses[-1][0] < 4 * min(losses)[0]:
+                break
+            continue
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
         if leaving or count % args.save_every == 0:
             save(checkpoint, state, settings=settings)
@@ -416,22 +510,34 @@ def main() -> None:
             spoken = time.perf_counter()
             rate = args.batch_size / step_s[-1]
             print(f"step {count}: loss {figures['loss']:.4f}, {rate:,.0f} examples/s", flush=True)
+        if count % steps_per_epoch == 0 or count == total_steps:
+            seen = np.mean(losses[-((count - 1) % steps_per_epoch + 1) :], axis=0).round(4).tolist()
+            epochs.append({"step": count, "loss": seen[0], "accuracy": seen[1]})
+            if tested:
+                held = read_held_out(args, manifest, tested, part)
+                right = [float(measure(state["weights"], *send(local))) for local in held]
+                epochs[-1]["val_accuracy"] = round(float(np.mean(right)), 4)
+            print(f"epoch: {epochs[-1]}", flush=True)
         if leaving:
             print(f"stopped after step {count}; the same command resumes there", flush=True)
             raise SystemExit(128 + stopped[0])
+
+    if args.find_lr:
+        return suggest_rate(args, [loss for loss, _ in losses]) if part[0] == 0 else None
 
     # Each device holds a copy of the step number, which its own execution counted up.
     copies = [(str(s.device), int(s.data) - first_step) for s in state["step"].addressable_shards]
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in copies]
     save(out / "model.npz", state["weights"])
     first_ms, median_s = round(step_s[0] * 1e3, 2), statistics.median(step_s[1:] or step_s)
-    accuracy = float(np.mean(accuracies[-steps_per_epoch:]))
     waited = sum(wait_s[1:]) / sum(step_s[1:]) if len(step_s) > 8 else None
     result = {**vars(args), "template": "jax-images", "framework": "jax", "executed": executed}
     result |= {"devices": [str(device) for device in devices], "replicas": len(devices)}
     result |= {"steps": total_steps, "resumed_after_step": first_step}
     result |= {"steps_per_epoch": steps_per_epoch, "first_step_ms": first_ms}
-    result |= {"step_ms": {"p50": round(median_s * 1e3, 3)}, "train_accuracy": round(accuracy, 4)}
+    result |= {"step_ms": {"p50": round(median_s * 1e3, 3)}, "epochs": epochs}
+    result |= {"train_accuracy": epochs[-1]["accuracy"]}
+    result |= {"test_accuracy": epochs[-1].get("val_accuracy")}
     result |= {"examples_per_s": round(args.batch_size / median_s, 1)}
     result |= {"input_wait_fraction": waited and round(waited, 4), "model": str(out / "model.npz")}
     if part[0] == 0:
@@ -443,7 +549,6 @@ def main() -> None:
     if waited is not None:
         print(f"waited for images: {waited:.0%} of the time")
     print(f"executed: {executed}")
-    print(f"accuracy of the last epoch, before each update: {accuracy:.1%}")
 
 
 if __name__ == "__main__":

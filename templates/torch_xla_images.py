@@ -14,6 +14,7 @@ Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
 """
 
 import argparse
+import contextlib
 import csv
 import functools
 import io
@@ -61,6 +62,7 @@ parser.add_argument("--anneal", default="cosine", help="up and down in one cycle
 parser.add_argument("--find-lr", action="store_true", help="only look for a learning rate")
 parser.add_argument("--predict", action="store_true", help="only predict; needs --out of a run")
 parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+parser.add_argument("--restore", help="begin with the weights of this model.pt")
 parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
 parser.add_argument("--image-size", type=int, default=64, help="only for --data fake")
 parser.add_argument("--trace", type=int, help="number of steps to record into OUT/trace")
@@ -325,6 +327,12 @@ def work(index: int, args: argparse.Namespace) -> None:
     same = {name: getattr(args, name) for name in ("batch_size", "learning_rate", "anneal", "seed")}
     settings = {**same, "data": zlib.crc32(json.dumps(manifest["shards"]).encode())}
     settings["steps"] = "any" if args.anneal == "none" else total_steps
+    if args.restore:
+        settings["restore"] = args.restore
+        try:
+            model.load_state_dict(torch.load(args.restore, weights_only=True))
+        except Exception as error:  # missing, damaged, of another model
+            raise SystemExit(f"--restore {args.restore}: {error}") from None
     checkpoint, first_step = out / "checkpoint.pt", 0
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         saved = torch.load(checkpoint, weights_only=True)
@@ -348,9 +356,10 @@ def work(index: int, args: argparse.Namespace) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: stopped.append(number))
     batches = read_batches(load, rows, each, args.seed, first_step, part)
+    test_labels = [load(row)[1] for row in test]
     # The proof that every device worked: it adds up its own steps and examples.
     counter = share(np.zeros((replicas // world, 2), np.int64))
-    step_s, wait_s, rates, losses, spoken = [], [], [], [], time.perf_counter()
+    step_s, wait_s, rates, losses, epochs, spoken = [], [], [], [], [], time.perf_counter()
     for step in range(first_step, total_steps):
         if args.trace and step == first_step + 3:
             torch_xla.debug.profiler.start_trace(str(out / "trace"))
@@ -385,6 +394,11 @@ def work(index: int, args: argparse.Namespace) -> None:
             spoken = time.perf_counter()
             speed = batch_size / step_s[-1]
             say(f"step {step + 1}: loss {losses[-1]:.4f}, {speed:,.0f} examples/s", flush=True)
+        if not args.find_lr and ((step + 1) % steps_per_epoch == 0 or step + 1 == total_steps):
+            right = predict(model, load, test, each, part) == test_labels
+            loss = round(float(np.mean(losses[-(step % steps_per_epoch + 1) :])), 4)
+            epochs.append({"step": step + 1, "loss": loss, "val_accuracy": float(right.mean())})
+            say(f"epoch: {epochs[-1]}", flush=True)
         if leaving:
             say(f"stopped after step {step + 1}; the same command resumes there", flush=True)
             raise SystemExit(128 + stopped[0])
@@ -396,6 +410,16 @@ def work(index: int, args: argparse.Namespace) -> None:
         found = {"rates": rates, "losses": losses, "suggested": best}
         if rank == 0:
             (out / "lr.json").write_text(json.dumps(found, indent=2))
+            with contextlib.suppress(ModuleNotFoundError):
+                import matplotlib.pyplot as plt
+
+                plt.semilogx(rates, smooth)
+                plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
+                # Where the loss explodes, the rest would be a flat line at the bottom.
+                limits = (0, 1.5 * smooth[0])
+                plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=limits)
+                plt.legend()
+                plt.savefig(out / "lr.png")
         say(f"learning rate: {best:.3g} falls fastest, at a batch of {batch_size}")
         return
 
@@ -406,10 +430,8 @@ def work(index: int, args: argparse.Namespace) -> None:
         every = enumerate(xm.all_gather(counter).tolist())
         counts = [(f"{xr.device_type()}:{number}", *count) for number, count in every]
     executed = [{"device": name, "steps": n, "examples": seen} for name, n, seen in counts]
-    predicted = predict(model, load, test, each, part)
     if rank:
         return
-    accuracy = float((predicted == [load(row)[1] for row in test]).mean())
     save(out / "model.pt", model.state_dict())
     median_s, first_ms = float(np.median(step_s[1:] or step_s)), round(step_s[0] * 1e3, 2)
     waited = round(sum(wait_s[1:]) / sum(step_s[1:]), 4) if len(step_s) > 8 else None
@@ -420,14 +442,15 @@ def work(index: int, args: argparse.Namespace) -> None:
     result |= {"resumed_after_step": first_step, "compilations": compilations}
     result |= {"first_step_ms": first_ms, "step_ms": {"p50": round(median_s * 1e3, 3)}}
     result |= {"examples_per_s": round(batch_size / median_s, 1), "model": str(out / "model.pt")}
-    result |= {"input_wait_fraction": waited, "test_accuracy": round(accuracy, 4)}
+    result |= {"input_wait_fraction": waited, "epochs": epochs}
+    result |= {"test_accuracy": round(epochs[-1]["val_accuracy"], 4)}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     # Last, and kept: the same command with more steps continues here.
     save_checkpoint(total_steps)
     print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
     if waited is not None:
         print(f"waited for images: {waited:.0%} of the time")
-    print(f"test accuracy: {accuracy:.1%}; executed: {executed}")
+    print(f"test accuracy: {result['test_accuracy']:.1%}; executed: {executed}")
 
 
 def main() -> None:

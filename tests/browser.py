@@ -24,12 +24,14 @@ class Page:
         self.send, self.receive = send, receive
         self.buffer, self.count, self.session = b"", 0, ""
 
-    def open(self, address: str) -> None:
-        self.session = ""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self.session = attached["sessionId"]
-        self.call("Page.enable")
+    def open(self, address: str, *, again: bool = False) -> None:
+        """Open a page in a new window, or in the one of the last page."""
+        if not again:
+            self.session = ""
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+            self.session = attached["sessionId"]
+            self.call("Page.enable")
         self.call("Page.navigate", url=address)
         while self.hear().get("method") != "Page.loadEventFired":
             pass

@@ -32,7 +32,9 @@ KNOWN = {
 NOTES = """# Licences of dependencies
 
 tpuctl itself is Apache-2.0. What it can install has the licences below, as the packages themselves
-declare them. Nothing of it is part of tpuctl's own files. Look at two of them before you distribute
+declare them. One library is part of tpuctl's own files and of each HTML report: Chartist 1.5.0,
+which draws the charts, is MIT, Copyright (c) 2013 Gion Kunz; its notice stands in
+`tpuctl/reporters/chartist.js`. Look at two of them before you distribute
 an image or a product that contains them:
 
 - **asyncssh** (extra `ssh`) is EPL-2.0 or GPL-2.0-or-later, at your choice: a weak copyleft.

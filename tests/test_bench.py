@@ -148,7 +148,7 @@ def test_a_plot_begins_at_zero_and_names_machine_date_and_batches() -> None:
 
     (axes,) = draw_curves(**plan_plot(sweep("colab", GPU_S))).axes
     assert axes.get_ylim()[0] == 0
-    assert axes.get_title() == "mnist-cnn on colab, 2026-11-22"
+    assert axes.get_title("left") == "colab, 2026-11-22"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["256", "512", "1,024"]
 
 

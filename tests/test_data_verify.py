@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Result
 from tests.pictures import fill
-from tpuctl.datasets.describe import describe, write_sheet
+from tpuctl.datasets.describe import contact_sheet, describe, write_sheet
 from tpuctl.datasets.formats._tfrecord import digest_file, frame, read_frames
 from tpuctl.datasets.formats.records import decode_example, encode_example
 from tpuctl.datasets.models import PresizeOptions
@@ -298,7 +298,7 @@ def test_a_notebook_shows_the_sheet_below_the_totals(
     data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = magics.tpuctl(f"data show {shlex.quote(str(data_set))}")
-    page, sheet = shown._repr_html_(), write_sheet(data_set, tmp_path / "sheet.png").read_bytes()
+    page, sheet = shown._repr_html_(), contact_sheet(data_set, kind="JPEG")
     assert "17 records of 48x64" in repr(shown)
     assert "17 records of 48x64" in page
     assert base64.b64encode(sheet).decode() in page

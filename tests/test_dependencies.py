@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Iterable
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -86,3 +87,12 @@ def test_two_licences_that_need_a_look_are_named() -> None:
     assert "EPL-2.0 OR GPL-2.0" in page["asyncssh"]
     assert page["libtpu"].startswith("proprietary")
     assert licence_of("asyncssh") == page["asyncssh"]
+
+
+def test_every_file_has_a_name_that_any_system_can_check_out() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
+    names = listing.stdout.decode().rstrip("\0").split("\0")
+    assert len(names) > 100
+    assert [name for name in names if not re.fullmatch(r"[\w./ +=@-]+", name, re.ASCII)] == []

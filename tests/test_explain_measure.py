@@ -53,10 +53,14 @@ def answer(text: str) -> str | None:
 
 
 def verdict(case: Case, given: str | None) -> str:
-    """Judge an answer: one that only names a family is not sure, so it claims nothing wrong."""
-    if given in case.codes:
+    """Judge an answer: one that only names a family is not sure, so it claims nothing wrong.
+
+    The code `none` is a text that is harmless or that nobody could answer.
+    """
+    kind = failures()[given].kind if given else "unsure"
+    if given in case.codes or ("none" in case.codes and kind in ("unsure", "warning")):
         return "right"
-    return "silent" if given is None or failures()[given].kind == "unsure" else "wrong"
+    return "silent" if kind == "unsure" else "wrong"
 
 
 def rates(unseen: bool) -> tuple[int, float, float]:

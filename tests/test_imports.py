@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tpuctl"
 VENDORS = {
     "tensorflow", "keras", "jax", "torch", "numpy", "cv2", "simplejpeg", "PIL", "google",
     "google_crc32c", "grpc", "asyncssh", "apache_beam", "skimage", "sklearn", "IPython", "grain",
-    "array_record", "pathspec", "matplotlib", "urllib3", "requests", "libcst", "nbformat",
+    "array_record", "pathspec", "matplotlib", "urllib3", "requests", "libcst", "nbformat", "yaml",
 }  # fmt: skip
 FOUNDATION = {
     "errors",

@@ -68,15 +68,9 @@ def test_a_change_is_seen_even_with_the_same_size_and_time(tmp_path: Path) -> No
 
 
 HARMFUL = (
-    "project",
-    "provider",
-    "cache_dir",
-    "state_dir",
-    "tpu_endpoint",
-    "gce_endpoint",
-    "colab_endpoint",
-    "kaggle_endpoint",
-)
+    "project", "provider", "cache_dir", "state_dir", "tpu_endpoint", "gce_endpoint",
+    "colab_endpoint", "kaggle_endpoint", "staging",
+)  # fmt: skip
 
 
 def read(cwd: Path, **env: str) -> Settings:

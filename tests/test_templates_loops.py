@@ -82,7 +82,10 @@ def test_jax_learns_from_shards_on_a_mesh_and_every_device_worked(
     options = ("--data", shards, "--batch-size", 24, "--epochs", 5, "--cpu-devices", 4)
     result = train("jax-images", "jax", tmp_path, *options)
     assert result["train_accuracy"] > 0.9
-    assert [(e["steps"], e["examples"]) for e in result["executed"]] == [(50, 300)] * 4
+    # A tenth of the 240 is held out.
+    assert [(e["steps"], e["examples"]) for e in result["executed"]] == [(45, 270)] * 4
+    assert [epoch["step"] for epoch in result["epochs"]] == [9, 18, 27, 36, 45]
+    assert result["test_accuracy"] == result["epochs"][-1]["val_accuracy"] > 0.8
     assert 0 <= result["input_wait_fraction"] < 1
 
 
@@ -101,6 +104,11 @@ def test_an_interrupted_mesh_goes_on_and_ends_with_the_same_weights(
     assert (parts["resumed_after_step"], whole["resumed_after_step"]) == (steps - 13, 0)
     for name, array in arrays(whole).items():
         assert np.array_equal(arrays(parts)[name], array)
+    given = ("--restore", whole["model"], "--learning-rate", 1e-9, "--steps", 1)
+    again = train("jax-images", "jax", tmp_path / "again", *options, *given)
+    assert again["test_accuracy"] == pytest.approx(whole["test_accuracy"], abs=0.05)
+    missing = refused("jax-images", "jax", tmp_path / "no", *options, "--restore", "no.npz")
+    assert "--restore no.npz: " in missing
 
 
 @pytest.mark.parametrize(

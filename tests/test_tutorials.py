@@ -13,6 +13,7 @@ WALKS = {
     "cloud-tpus": ("emulator start", "create", "delete", "emulator stop"),
     "workers": ("emulator start", "create", "delete", "emulator stop"),
     "colab-and-kaggle": ("emulator start", "presize", "--on kaggle", "emulator stop"),
+    "gke": ("emulator start", "--on gke", "delete", "emulator stop"),
     "spot-training": ("emulator start", "watch", "--delete", "emulator stop"),
 }
 MARK = "\x1e"
@@ -73,6 +74,8 @@ def test_every_command_of_the_page_prints_what_the_page_says(name: str, tmp_path
     pytest.importorskip("asyncssh", reason="asyncssh is not installed")
     if name == "colab-and-kaggle":
         pytest.importorskip("jax", reason="JAX is not installed")
+    if name == "gke":
+        pytest.importorskip("yaml", reason="PyYAML is not installed")
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for file, text in files_of(page).items():
         (tmp_path / file).write_text(text, encoding="utf-8")

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tpuctl.api.workers import stop as stop
     from tpuctl.api.workers import top as top
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
+    from tpuctl.providers.gke.manifest import GkeOptions as GkeOptions
     from tpuctl.training.strategies import strategy as strategy
 
 __version__ = "0.1.0"
@@ -64,6 +65,7 @@ _MODULES = {
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
     "api.training": "fit launch lint templates bench predict",
+    "providers.gke.manifest": "GkeOptions",
     "notebook.magics": "load_ipython_extension",
     "training.strategies": "strategy",
     "": "data demo emulator",

@@ -49,6 +49,8 @@ A message says what we were doing, to which object, where; the hint is the next 
 Ctrl-C with nothing to clean up is Python's own KeyboardInterrupt, and exits with 130 as well.
 """
 
+from collections.abc import Iterable
+
 EXIT_INTERRUPTED = 130
 
 
@@ -59,6 +61,14 @@ def first_line(error: BaseException) -> str:
     """
     text = str(error.args[0] if error.args else error)
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a sentence with the name that was probably meant, and a space; or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.lower(), known, 1, 0.75)
+    return f"Did you mean {near[0]}? " if near else ""
 
 
 class TpuctlError(Exception):

@@ -36,7 +36,7 @@ class Outcome:
 
     def save(self, path: str | Path) -> Path:
         """Write the result as the command's JSON (.json) or HTML (.html); a profile as .tpuprof."""
-        saved: Path = _reports().display.save(self, path)
+        saved: Path = _reports("pages").pages.save(self, path)
         return saved
 
     @property
@@ -65,7 +65,7 @@ class Outcome:
         return ()
 
 
-def _reports() -> Any:
+def _reports(name: str = "display") -> Any:
     # By name, because the reporters import the results.
-    import_module("tpuctl.reporters.display")
+    import_module(f"tpuctl.reporters.{name}")
     return import_module("tpuctl.reporters")

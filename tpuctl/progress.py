@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from tpuctl.printable import printable
+from tpuctl.units import format_duration, format_rate
 
 MESSAGE = "message"
 """The task name of a message: a sentence to show, not progress."""
+LEAST_S = 2.0
+"""Work that has taken less has no rate yet."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,16 @@ def silent(progress: Progress) -> None:
     """Show nothing."""
 
 
+def speed(progress: Progress, done: float, seconds: float) -> str:
+    """Return the rate and the time left in words, after two seconds; empty before."""
+    if seconds < LEAST_S or done <= 0:
+        return ""
+    rate = f", {format_rate(done / seconds, progress.unit)}"
+    if progress.total is None:
+        return rate
+    return f"{rate}, {format_duration((progress.total - progress.done) * seconds / done)} left"
+
+
 @dataclass
 class StderrProgress:
     """Shows progress on stderr, for Python code that may not expect the work to take long.
@@ -48,12 +61,13 @@ class StderrProgress:
     delay_s: float = 2.0
     _due_s: float | None = None
     _has_shown: bool = False
+    _start: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, progress: Progress) -> None:
         """Show a line when it is due; a terminal shows it in place of the last one."""
         now_s = self.now_s()
         if self._due_s is None:
-            self._due_s = now_s + self.delay_s
+            self._due_s, self._start = now_s + self.delay_s, (now_s, progress.done)
         is_over = progress.total is not None and progress.done >= progress.total
         if now_s < self._due_s and not (self._has_shown and is_over):
             return
@@ -62,6 +76,9 @@ class StderrProgress:
         self._has_shown = not is_over
         total = "" if progress.total is None else f" of {progress.total:,.0f}"
         amount = f"{progress.done:,.0f}{total} {progress.unit}" if progress.unit else progress.note
+        start_s, before = self._start
+        if progress.unit and not is_over:
+            amount += speed(progress, progress.done - before, now_s - start_s)
         line = printable(f"{self.what}: {amount}")
         start, end = ("\r\x1b[K", "\n" if is_over else "") if is_terminal else ("", "\n")
         self.out.write(f"{start}{line}{end}")

@@ -55,6 +55,7 @@ KEYS = (
     Key("tpu_endpoint", "address of a Cloud TPU emulator to use instead of Google's API"),
     Key("gce_endpoint", "address of a Compute Engine emulator to use instead of Google's API"),
     Key("colab_endpoint", "address of a Colab emulator to use instead of Google's Colab"),
+    Key("staging", "bucket for the code of jobs on GKE: gs://BUCKET or gs://BUCKET/FOLDER"),
     Key("kaggle_endpoint", "address of an emulator to use instead of Kaggle"),
 )
 

@@ -70,7 +70,7 @@ def launch_on_kaggle(
     def note(text: str) -> None:
         on_progress(message(text))
 
-    asked = _job(script, options)
+    asked = plan_job(script, options)
     asked = replace(asked, code=code, resume=resume, limit_s=ttl_s, job=job)
     client, store = KaggleClient(), RunStore()
     plan = plan_run(client, store, asked)
@@ -180,8 +180,14 @@ def _create_for(
     return name
 
 
-def _job(script: str, options: dict[str, Any]) -> KaggleJob:
-    """Check what can be checked here: the script, its flags, and that no secret is among them."""
+def plan_job(
+    script: str, options: dict[str, Any], *, more: Sequence[str] = (), place: str = "",
+    hint: str = "",
+) -> KaggleJob:  # fmt: skip
+    """Check what can be checked here: the script, its flags, and that no secret is among them.
+
+    `more` are other words that are sent; `place` and `hint` are for the message about a secret.
+    """
     from tpuctl.providers.kaggle.pack import refuse_secrets
     from tpuctl.providers.kaggle.runs import KaggleJob
     from tpuctl.training.choose import Choice
@@ -192,7 +198,7 @@ def _job(script: str, options: dict[str, Any]) -> KaggleJob:
     framework = options["framework"]
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
     plan_launch(found, choice, options["settings"], options["arguments"])
-    refuse_secrets([*options["settings"], *options["arguments"]])
+    refuse_secrets([*options["settings"], *options["arguments"], *more], place, hint)
     plan["settings"], extra = _with_data(options["settings"])
     return KaggleJob(Path(found.path), plan, extra=extra)
 

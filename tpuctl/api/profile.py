@@ -213,15 +213,7 @@ def _write(
         write_atomically(Path(html), profile_page(profile))
         on_progress(message(f"Wrote the report to {html}"))
     if png:
-        write_atomically(Path(png), _draw(profile))
+        from tpuctl.reporters.profile_html import profile_png
+
+        write_atomically(Path(png), profile_png(profile))
         on_progress(message(f"Wrote the picture to {png}"))
-
-
-def _draw(profile: Profile) -> bytes:
-    from tpuctl.errors import MissingExtraError
-
-    try:
-        from tpuctl.reporters._profile_png import profile_png
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("Drawing a PNG", extra="images", module="PIL") from error
-    return profile_png(profile)

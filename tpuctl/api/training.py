@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpuctl.api.colab import colab_type, launch_on_colab
+from tpuctl.api.gke import GKE, launch_on_gke
 from tpuctl.api.hosted import AUTO, AUTO_TTL_S, is_kaggle, launch_auto, launch_on_kaggle, plan_auto
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.compile.models import Fit
     from tpuctl.linting.models import Linting
+    from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
+    from tpuctl.providers.gke.manifest import GkeOptions
+    from tpuctl.providers.gke.runs import ClusterPlan
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.providers.offers import AutoPlan
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
 
     Launched = (
         LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs | KagglePlan
-        | StartedRun | HostedRun | AutoPlan
+        | StartedRun | HostedRun | AutoPlan | ClusterPlan | StartedClusterRun | ClusterRun
     )  # fmt: skip
 
 
@@ -126,6 +131,7 @@ def launch(
     resume: str | None = None,
     ttl_s: float | None = None,
     max_usd: float | None = None,
+    gke: GkeOptions | None = None,
     dry_run: bool = False,
     log: int | None = None,
     sink: Sink = print_output,
@@ -136,12 +142,14 @@ def launch(
     Args:
         script: Name of a template, or path of a script.
         arguments: Passed on to the script as they are.
-        on: "local", the name of a TPU, Workers, "kaggle", "colab", "colab:v6e-1" or "auto".
+        on: "local", a TPU's name, Workers, "kaggle", "colab", "colab:v6e-1", "gke" or "auto".
         settings: Flags of the script, as K=V.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
         resume: On Kaggle: "last", a run's name or a folder, whose checkpoints the job begins with.
-        ttl_s: Time limit of the session on Kaggle, or time to live of the runtime on Colab.
+        ttl_s: Time limit of the session on Kaggle or of an attempt on GKE, or time to live of the
+            runtime on Colab.
         max_usd: With "auto": budget in dollars; without it, only what is free or prepaid is used.
+        gke: With "gke": the TPU, and how the cluster runs the job.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
@@ -178,6 +186,21 @@ def launch(
             on_progress=on_progress,
         )
     refuse_unused({"--max-usd": max_usd}, "here", hint="It is for --on auto.")
+    from tpuctl.providers.gke.manifest import GkeOptions
+
+    given = gke or GkeOptions()
+    if workers.name == GKE and not workers.hosts:
+        from tpuctl.remote.run import plan_command as plan_env
+
+        refuse_unused({"--cpu-devices": cpu_devices, "--resume": resume}, "on GKE")
+        refuse_unused({"--include-secrets": include_secrets}, "on GKE")
+        workers.refuse_login("on GKE")
+        where = replace(given, env=plan_env(["-"], env=list(env)).env, check=check is not False)
+        return launch_on_gke(
+            script, options, where, code=code, ttl_s=ttl_s, job=job, detach=detach,
+            dry_run=dry_run, sink=sink, on_progress=on_progress,
+        )  # fmt: skip
+    refuse_unused(given.changed, "here", hint="It is for --on gke.")
     if is_kaggle(workers.name) and not workers.hosts:
         unused = {"--cpu-devices": cpu_devices, "--env": env or None, "--check": check}
         unused |= {"--no-check": check is False, "--include-secrets": include_secrets}
@@ -207,7 +230,7 @@ def launch(
             sink=sink, on_warning=workers.on_warning, on_progress=on_progress,
         )  # fmt: skip
     refuse_unused({"--resume": resume}, "here", hint="It is for --on kaggle.")
-    refuse_unused({"--ttl": ttl_s}, "here", hint="It is for --on kaggle and --on colab.")
+    refuse_unused({"--ttl": ttl_s}, "here", hint="It is for --on kaggle, colab and gke.")
     if workers.name == LOCAL and not workers.hosts:
         if detach or code or env or job or include_secrets:
             raise UsageError(

@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from tpuctl.errors import UsageError
 from tpuctl.printable import printable, worker_text
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.models import Node
     from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.gke.follow import ClusterRun
     from tpuctl.providers.kaggle.follow import HostedRun
     from tpuctl.providers.port import Provider
     from tpuctl.remote.access import Access
@@ -215,7 +216,7 @@ def logs(
     tail: int | None = None,
     sink: Sink = print_output,
     note: Callable[[str], None] = lambda text: None,
-) -> Logs | HostedRun | Tpu:
+) -> Logs | HostedRun | ClusterRun | Tpu:
     """Write the log of a job, by default the newest, to `sink`.
 
     `follow` continues until the job ends, across broken connections; the result then has its exit
@@ -226,11 +227,12 @@ def logs(
 
     check_job(job)
     if batch := _batch_run(where):
-        from tpuctl.providers.kaggle.provider import Kaggle
-
-        refuse_unused({"--job": job, "--tail": tail}, "on Kaggle")
-        kaggle = Kaggle(None, note)
-        return kaggle.logs(batch[1], to_end=follow, sink=sink, note=note, on_progress=silent)
+        refuse_unused({"--job": job, "--tail": tail}, f"on {batch[0].abilities.title}")
+        reader = cast("Any", batch[0]).logs
+        found: Logs | HostedRun | ClusterRun | Tpu = reader(
+            batch[1], to_end=follow, sink=sink, note=note, on_progress=silent
+        )
+        return found
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
 
@@ -260,7 +262,12 @@ def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0)
 
     check_job(job)
     if batch := _batch_run(where):
-        raise batch[0].abilities.refuse("stop")
+        stopper = getattr(batch[0], "stop", None)
+        if stopper is None:
+            raise batch[0].abilities.refuse("stop")
+        refuse_unused({"--job": job}, f"on {batch[0].abilities.title}")
+        stopped: StoppedJob = stopper(batch[1])
+        return stopped
     hosts, access, _ = as_workers(where).reach()
     return stop_job(hosts, access, job=job, grace_s=grace_s)
 

@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
+from tpuctl.cli import completion
 from tpuctl.errors import InvalidArgumentError
 from tpuctl.units import parse_duration_s
 
@@ -129,10 +130,12 @@ def common_options() -> list[Any]:
 
 
 def add_common_options(command: Any) -> None:
-    """Add the common options to a command and to every command below it."""
+    """Add the common options, and completion of names, to a command and all below it."""
     if isinstance(command, TyperGroup):
         for below in command.commands.values():
             add_common_options(below)
+    for parameter in command.params:
+        completion.offer(parameter)
     command.params.extend(common_options())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli import output
 from tpuctl.printable import printable_result
-from tpuctl.progress import MESSAGE, OnProgress, Progress, silent
+from tpuctl.progress import MESSAGE, OnProgress, Progress, silent, speed
 from tpuctl.reporters import layout
 from tpuctl.units import format_duration
 
@@ -27,14 +27,13 @@ def bars() -> Iterator[OnProgress]:
     if console is None:
         yield output.note_message if output.as_json() else _Lines()
         return
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[amount]}", markup=False),
-        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
     live = Bars(*columns, console=console, transient=True)
@@ -89,6 +88,7 @@ class _Bars:
     def __init__(self, live: "Bars") -> None:
         self._live = live
         self._tasks: dict[str, TaskID] = {}
+        self._start: dict[str, tuple[float, float]] = {}
 
     def __call__(self, progress: Progress) -> None:
         progress = printable_result(progress)
@@ -98,11 +98,14 @@ class _Bars:
         self._live.start()
         if progress.task not in self._tasks:
             self._tasks[progress.task] = self._live.add_task(progress.task, amount="", note="")
+        now_s = self._live.get_time()
+        start_s, before = self._start.setdefault(progress.task, (now_s, progress.done))
+        pace = speed(progress, progress.done - before, now_s - start_s)
         self._live.update(
             self._tasks[progress.task],
             completed=progress.done,
             total=progress.total,
-            amount=_amount(progress),
+            amount=_amount(progress) + pace,
             note=progress.note,
         )
         if self._live.finished:

@@ -43,7 +43,7 @@ bench = typer.Typer(
     ),
 )
 
-TemplateName = Annotated[str, Argument(help="Name of a template.")]
+TemplateName = Annotated[str, Argument(metavar="TEMPLATE", help="Name of a template.")]
 
 
 @templates.callback()
@@ -133,7 +133,9 @@ def lint(
 
 @parsed_by(LaunchCommand)
 def launch(
-    script: Annotated[str, Argument(help="Name of a template, or path of a script.")],
+    script: Annotated[
+        str, Argument(metavar="TEMPLATE|SCRIPT", help="Name of a template, or path of a script.")
+    ],
     arguments: Annotated[
         list[str] | None,
         Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
@@ -141,8 +143,8 @@ def launch(
     on: Annotated[
         str,
         Option(
-            metavar="local|NAME|kaggle|colab|auto",
-            help="This machine, a TPU, Kaggle, a runtime on Colab (colab:v6e-1), or what is free.",
+            metavar="local|NAME|kaggle|colab|gke|auto",
+            help="This machine, a TPU, Kaggle, Colab (colab:v6e-1), GKE, or what is free.",
         ),
     ] = "local",
     host: workers.Host = None,
@@ -177,12 +179,29 @@ def launch(
     ] = None,
     ttl: Annotated[
         float | None,
-        time_option("On Kaggle or Colab: time limit, such as 4h. Kaggle's default: 9h."),
+        time_option("On Kaggle, Colab or GKE: time limit, such as 4h. Kaggle's default: 9h."),
     ] = None,
     max_usd: Annotated[
         float | None,
         positive_option("USD", "With --on auto: budget. Default: only what is free or prepaid."),
     ] = None,
+    accelerator_type: Annotated[
+        str | None,
+        Option("--accelerator-type", "--type", metavar="TYPE", help="On GKE: TPU of each slice."),
+    ] = None,
+    num_slices: Annotated[int, Option(metavar="N", min=1, help="On GKE: number of slices.")] = 1,
+    staging: Annotated[
+        str | None, Option(metavar="gs://BUCKET", help="On GKE: where the pods get the code from.")
+    ] = None,
+    kueue: Annotated[
+        str | None, Option(metavar="QUEUE", help="On GKE: Kueue's queue to wait in.")
+    ] = None,
+    spot: Annotated[bool, Option("--spot", help="On GKE: use spot nodes.")] = False,
+    flex: Annotated[bool, Option("--flex", help="On GKE: use flex-start nodes.")] = False,
+    image: Annotated[str | None, Option(help="On GKE: container image. Default: JAX's.")] = None,
+    max_restarts: Annotated[
+        int, Option(metavar="N", min=0, help="On GKE: restarts after crashes.")
+    ] = 3,
     key: workers.Key = None,
     jump: workers.Jump = None,
     zone: Zone = None,
@@ -199,9 +218,11 @@ def launch(
         tpuctl launch train.py --on my-tpu --code . --detach
         tpuctl launch images --on kaggle --set epochs=3
         tpuctl launch images --on auto --max-usd 5
+        tpuctl launch train.py --on gke --type v6e-16 --num-slices 2 --dry-run > job.yaml
     """
     name = None if host and on == "local" else on
     where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn, iap)
+    options = (accelerator_type, num_slices, staging, kueue, spot, flex, image, max_restarts)
     with bars() as on_progress:
         result = tpuctl.launch(
             script,
@@ -220,6 +241,7 @@ def launch(
             resume=resume,
             ttl_s=ttl,
             max_usd=max_usd,
+            gke=tpuctl.GkeOptions(*options),
             dry_run=dry_run,
             log=output.script_log(),
             sink=output.worker_sink(),
@@ -293,7 +315,9 @@ def fit(
 @bench.callback()
 def run_bench(
     context: typer.Context,
-    template: Annotated[str, Option(help="Template to train, on fake data.")] = "mnist-cnn",
+    template: Annotated[
+        str, Option(metavar="TEMPLATE", help="Template to train, on fake data.")
+    ] = "mnist-cnn",
     batch: Annotated[str, Option(metavar="N,N...", help="Global batch sizes.")] = "256,512,1024",
     epochs: Annotated[
         int, Option(metavar="N", help="Epochs; the first is reported separately.")

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from tpuctl import errors
 from tpuctl.codec import from_plain
-from tpuctl.errors import RateLimitedError, TpuctlError
+from tpuctl.errors import RateLimitedError, TpuctlError, ZoneHiddenError, did_you_mean
+from tpuctl.hardware.types import all_zones
 from tpuctl.runtime.redact import redact
 
 TABLE = Path(__file__).parent / "data" / "api_errors.json"
@@ -90,6 +91,8 @@ def translate(fault: Fault, context: RequestContext) -> TpuctlError:
         service=fault.service or "tpu.googleapis.com",
     )
     kind = error_classes()[rule.error]
+    if hint and kind is ZoneHiddenError and context.zone not in (zones := all_zones()):
+        hint = did_you_mean(context.zone, zones) + hint
     if issubclass(kind, RateLimitedError):
         return kind(message, hint=hint, retry_after_s=fault.retry_after_s)
     return kind(message, hint=hint)

@@ -21,7 +21,7 @@ LABEL_MAX_USD_CENTS = "tpuctl-max-usd-cents"
 LABEL_WATCH = "tpuctl-watch"
 """The id of the watch that created the TPU and may replace it."""
 
-ResourceKind = Literal["node", "queued_resource", "runtime", "kernel"]
+ResourceKind = Literal["node", "queued_resource", "runtime", "kernel", "job"]
 """What is deleted; runtimes are Colab's, kernels Kaggle's."""
 
 DeletionOutcome = Literal[

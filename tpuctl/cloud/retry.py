@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.api import TpuApi
@@ -18,6 +18,7 @@ from tpuctl.errors import DeadlineError, RateLimitedError, UnavailableError
 from tpuctl.units import format_duration
 
 DATA = Path(__file__).parent / "data" / "retry.json"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,25 @@ class _RetryingTpuApi:
         # Full jitter: a random wait below a bound that doubles, so that many clients spread out.
         bound_s = self._policy.first_wait_s * 2.0 ** min(failures, 20)
         return min(bound_s, self._policy.longest_wait_s) * self._chance()
+
+
+def repeated(timer: Timer, action: Callable[[], T], *, after_lost_reply: bool = True) -> T:
+    """Do something again while the service is busy or, where that is safe, does not answer."""
+    policy, began_s, failures = load_retry_policy(), timer.elapsed_s(), 0
+    while True:
+        try:
+            return action()
+        except (RateLimitedError, UnavailableError) as error:
+            is_limit = isinstance(error, RateLimitedError)
+            most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
+            bound_s = min(policy.first_wait_s * 2.0**failures, policy.longest_wait_s)
+            asked_s = getattr(error, "retry_after_s", None)
+            wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311
+            is_over = timer.elapsed_s() - began_s + wait_s > most_s
+            if is_over or not (after_lost_reply or is_limit):
+                raise
+            timer.sleep(wait_s)
+            failures += 1
 
 
 POLL_S = 10.0

@@ -83,10 +83,10 @@ def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
     return Path(path)
 
 
-def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
-    """Draw the PNG of `write_sheet`; of a cache, its images, as many of every variant.
+def contact_sheet(dst: str | Path, *, most: int = 64, kind: str = "PNG") -> bytes:
+    """Draw the picture of `write_sheet`; of a cache, its images, as many of every variant.
 
-    Raises NotFoundError and InvalidInputError.
+    `kind` may be JPEG, which is much smaller. Raises NotFoundError and InvalidInputError.
     """
     need_images_extra()
     from tpuctl.datasets.images._rasters import draw_sheet
@@ -96,14 +96,24 @@ def contact_sheet(dst: str | Path, *, most: int = 64) -> bytes:
         data_set = manifest.load(folder)
         if data_set.encode == manifest.ELEMENTS:
             cached: list[Any] = list(_cached_pictures(folder, most))
-            draw_sheet(cached, len(cached), ()).save(sheet, "PNG")
+            draw_sheet(cached, len(cached), (), *_heading(data_set, dst)).save(sheet, kind)
             return sheet.getvalue()
         count = min(most, data_set.records)
         wanted = {index * data_set.records // count for index in range(count)}
         chosen = (glance for index, glance in enumerate(_all(data_set)) if index in wanted)
         records = (to_record(decode_example(glance.whole()), data_set) for glance in chosen)
-        draw_sheet(records, count, data_set.classes).save(sheet, "PNG")
+        heading = _heading(data_set, dst)
+        draw_sheet(records, count, data_set.classes, *heading).save(sheet, kind)
     return sheet.getvalue()
+
+
+def _heading(data_set: DataSet, dst: str | Path) -> tuple[str, str]:
+    """Return what is written above a sheet: the same for the same data set, wherever it is."""
+    options, size = data_set.options, data_set.options.get("size")
+    shape = f" of {'x'.join(map(str, size))} ({options.get('mode')})" if size else ""
+    name = str(dst).rstrip("/").rpartition("/")[2]
+    about = f"{data_set.encode}, in {len(data_set.shards)} shards; data set {data_set.plan_id[:8]}"
+    return f"{name}: {data_set.records:,} records{shape}", about
 
 
 @dataclass(frozen=True)

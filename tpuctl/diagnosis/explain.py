@@ -227,6 +227,7 @@ def explain_logs(
     log = _worker_log(readers, separate=len(logs) > 1)
     machine = here() if any(h.failure.on or h.failure.packages for h in best.values()) else None
     hits = sorted(best.values(), key=lambda hit: _rank(hit, log, machine))
+    hits = [hit for hit in hits if not any(_is_part_of(hit, other) for other in hits)]
     if any(hit.failure.kind not in ("unsure", "warning") for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unsure"]
     matches = tuple(_match(hit.failure, machine, hit) for hit in hits)
@@ -271,6 +272,14 @@ def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
         if not any(map(near, failure.not_if)):
             return found
     return None
+
+
+def _is_part_of(hit: _Hit, warning: _Hit) -> bool:
+    """Whether a match is only words of a harmless line."""
+    here, around = hit.found, warning.found
+    is_harmless = warning.failure.kind == "warning" and "…" not in warning.pattern.words
+    is_within = around.start <= here.start and here.end <= around.end
+    return is_harmless and hit is not warning and hit.line == warning.line and is_within
 
 
 def _rank(hit: _Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:

@@ -46,6 +46,7 @@ KAGGLE_METHODS = (
     "kaggle_upload", "kaggle_create_data", "kaggle_version_data", "kaggle_data_status",
     "kaggle_session",
 )  # fmt: skip
+GKE_METHODS = ("gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
 KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")
 """What goes wrong in a whole session, which is the `on` kaggle_session."""
 STORAGE_ERRORS = (
@@ -148,7 +149,7 @@ def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
 
 def read_fault(fault: ObjectReader) -> Fault:
     """Read one fault of a scenario; raises InvalidInputError that names the place."""
-    known = (*METHODS, *COMPUTE_METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, *_HOSTS)
+    known = (*METHODS, *COMPUTE_METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, *GKE_METHODS, *_HOSTS)
     on = fault.choice("on", known)
     if on in _HOSTS:
         return _host_event(fault, on)

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tpuctl.clock import WallClock
+from tpuctl.emulator.kubernetes.discovery import kubeconfig
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, exports, serve_world
@@ -113,6 +114,7 @@ class EmulatorFolder:
         self.log = folder / "log.txt"
         self.machines = folder / "machines"
         self.token = folder / "token"
+        self.kubeconfig = folder / "kubeconfig"
 
     def claim(self) -> None:
         """Make the folder, and let nobody else into it; raises WriteError."""
@@ -201,6 +203,7 @@ def run(
                 machines=here.machines,
             )
         )
+        write_atomically(here.kubeconfig, kubeconfig(emulator), private=True)
         file = scenario_file or (here.last_run().get("scenario") if resumed else None)
         started = _started(here, emulator, file, resumed)
         write_atomically(here.running, json.dumps(asdict(started)), private=True)

@@ -16,6 +16,8 @@ from tpuctl.emulator.colab.account import Plan as ColabPlan
 from tpuctl.emulator.colab.account import read_plan
 from tpuctl.emulator.errors import StorageError, load_data
 from tpuctl.emulator.faults import CALLS, CallFault, NodeEvent, StorageFault, read_fault
+from tpuctl.emulator.kubernetes.plan import Plan as GkePlan
+from tpuctl.emulator.kubernetes.plan import read_plan as read_gke
 from tpuctl.emulator.storage.resources import check_bucket_name
 from tpuctl.emulator.strict_json import ObjectReader, parse_json
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
@@ -103,6 +105,7 @@ class Scenario:
     colab: ColabPlan
     kaggle: KagglePlan
     compute: ComputePlan
+    gke: GkePlan
     document: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -133,7 +136,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
-        " project epoch os_login colab kaggle compute"
+        " project epoch os_login colab kaggle compute gke"
     )
     zones = top.object("zones") if "zones" in top else None
     users = top.object("os_login")
@@ -155,6 +158,7 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
         colab=_colab(top),
         kaggle=_kaggle(top.object("kaggle")),
         compute=_compute(top.object("compute")),
+        gke=read_gke(top.object("gke")),
         document=document,
     )
 

@@ -129,6 +129,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         from tpuctl.emulator.compute.api import compute_api
         from tpuctl.emulator.http_server import serve_http
         from tpuctl.emulator.kaggle.api import KaggleApi
+        from tpuctl.emulator.kubernetes.api import KubernetesApi
         from tpuctl.emulator.storage.api import storage_apis
     except ImportError as error:
         raise MissingExtraError("The emulator", extra="gcp", module=str(error.name)) from error
@@ -145,8 +146,11 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
         stack.callback(kaggle.sessions.close)
+        emulator.cluster = cluster = KubernetesApi(emulator, folder / "kubernetes")
+        stack.callback(cluster.close)
         apis = [
             kaggle.http_api(),
+            cluster.http_api(),
             tpu_api(emulator),
             compute_api(emulator),
             metadata_api(emulator),
@@ -183,6 +187,7 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
         "TPUCTL_GCE_ENDPOINT": emulator.http,
         **({"TPUCTL_COLAB_ENDPOINT": emulator.colab} if emulator.colab else {}),
         "TPUCTL_KAGGLE_ENDPOINT": emulator.http,
+        "KUBECONFIG": str(Path(token_file).with_name("kubeconfig")),
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{place}/storage/v1/",

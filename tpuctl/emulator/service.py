@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from tpuctl.clock import Clock, WallClock
 from tpuctl.emulator.bill import Charge
@@ -97,6 +98,7 @@ class Emulator:
         self.http = ""
         self.colab = ""
         self.machines: Machines | None = None
+        self.cluster: Any = None
         self._store = store
         self._limits = RateLimits(world.scenario.rate_limits_per_minute)
         self._write_failure: ApiError | None = None

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, did_you_mean
 from tpuctl.outcome import Outcome
 
 _DATA = Path(__file__).parent / "data"
@@ -161,7 +161,7 @@ def parse_type(text: str) -> tuple[str, int]:
         known = ", ".join(f"{f['prefix']}-N" for f in _families())
         raise UsageError(
             f"{text!r} is not a valid accelerator type.",
-            hint=f"Types are {known}; see: tpuctl types",
+            hint=f"{_meant(text)}Types are {known}; see: tpuctl types",
         )
     chips, rest = divmod(int(match[2]), _units_per_chip(family))
     if rest or not _exists(family, chips):
@@ -301,6 +301,28 @@ def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
     if cores == devices:
         return f"{suffix}; a chip has {cores}, and each is a device"
     return f"{suffix}; the {cores} of a chip work together as one device (megacore)"
+
+
+def _meant(text: str) -> str:
+    name, _, size = text.strip().partition("-")
+    known = (word for family in _families() for word in family["spellings"])
+    return did_you_mean(text, [f"{word}-{size}" for word in known]) if name and size else ""
+
+
+def all_sizes() -> tuple[str, ...]:
+    """Return the names of all accelerator types that exist."""
+    return tuple(
+        f"{family['prefix']}-{chips * _units_per_chip(family)}"
+        for family in _families()
+        for chips in map((1).__lshift__, range(14))
+        if _exists(family, chips)
+    )
+
+
+def all_zones() -> tuple[str, ...]:
+    """Return all zones with TPUs."""
+    families = (zones_of(family["generation"]) for family in _families())
+    return tuple(dict.fromkeys(zone for zones in families for zone in zones))
 
 
 def _refuse_bare_family(name: str) -> None:

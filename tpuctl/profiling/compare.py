@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
+from tpuctl.profiling.case import name_idle
 from tpuctl.profiling.models import Profile
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -67,11 +68,12 @@ class Comparison(Outcome):
 
 def diff(a: Profile, b: Profile) -> Comparison:
     """Compare a profile with a later one."""
+    idle = "MXU idle" if b.trace else name_idle(b.device, b.host)
     rows = (
         _row("examples/s", "examples/s", a.pipeline_examples_per_s, b.pipeline_examples_per_s, 1),
         _row("CPU per example", "ms", a.cpu_ms_per_example, b.cpu_ms_per_example, -1),
         _row("input wait", "fraction", a.input_wait_fraction, b.input_wait_fraction, -1),
-        _row("MXU idle", "fraction", a.mxu_idle_fraction, b.mxu_idle_fraction, -1),
+        _row(idle, "fraction", a.mxu_idle_fraction, b.mxu_idle_fraction, -1),
         _row("vCPUs needed", "vCPUs", a.vcpus.needed_to_saturate, b.vcpus.needed_to_saturate, -1),
         *(_trace_rows(a, b) if a.trace or b.trace else ()),
     )

@@ -17,6 +17,7 @@ PROVIDERS = {
     CLOUD_TPU: "cloud_tpu.CloudTpu",
     GCE: "cloud_tpu.ComputeEngine",
     "colab": "colab.provider.Colab",
+    "gke": "gke.provider.Gke",
     "hosts": "hosts.Hosts",
     "kaggle": "kaggle.provider.Kaggle",
 }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 from html import escape
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable, printable_result
-from tpuctl.reporters import envelope, html, layout
+from tpuctl.reporters import html, layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,6 +49,9 @@ _SHOWN = {
     "profiling.compare.Comparison": ("profile diff", "profile.render_profile_diff"),
     "profiling.models.Profile": ("profile", "profile.render_profile"),
     "providers.check.ProviderCheck": ("doctor", "tpus.render_check"),
+    "providers.gke.follow.ClusterRun": ("launch", "training.render_launch"),
+    "providers.gke.follow.StartedClusterRun": ("launch", "training.render_launch"),
+    "providers.gke.runs.ClusterPlan": ("launch", "training.render_launch"),
     "providers.kaggle.follow.HostedRun": ("launch", "training.render_launch"),
     "providers.kaggle.follow.StartedRun": ("launch", "training.render_launch"),
     "providers.kaggle.runs.KagglePlan": ("launch", "training.render_launch"),
@@ -78,7 +80,8 @@ _SHOWN = {
 }
 
 
-def _command_and_report(result: Outcome) -> tuple[str, Any]:
+def command_and_report(result: Outcome) -> tuple[str, Any]:
+    """Return the command of a result, and its report for a terminal."""
     for kind in type(result).__mro__:
         name = f"{kind.__module__.removeprefix('tpuctl.')}.{kind.__name__}"
         if name in _SHOWN:
@@ -91,7 +94,7 @@ def _command_and_report(result: Outcome) -> tuple[str, Any]:
 
 def text_of(result: Outcome) -> str:
     """Lay out the whole report as plain text of 100 columns."""
-    return _as_text(_command_and_report(result)[1])
+    return _as_text(command_and_report(result)[1])
 
 
 def _as_text(report: Any) -> str:
@@ -104,43 +107,18 @@ def _as_text(report: Any) -> str:
 
 def line_of(result: Outcome) -> str:
     """Write the command and its answer in one line."""
-    command, report = _command_and_report(result)
-    answer = _answer(result) or next((str(p) for p in _flat(report) if _is_line(p) and p), "")
+    command, report = command_and_report(result)
+    answer = answer_of(result) or next((str(p) for p in flat(report) if is_line(p) and p), "")
     words = printable(" ".join((answer or str(_as_text(report))).split()))
     return f"<tpuctl {command}: {words if len(words) < 200 else words[:200] + '…'}>"
 
 
-def _answer(result: Outcome) -> str:
+def answer_of(result: Outcome) -> str:
     """Return the answer of a report that does not begin with it."""
     from tpuctl.diagnosis.report import Diagnosis
     from tpuctl.reporters.machine import verdict
 
     return verdict(printable_result(result)) if isinstance(result, Diagnosis) else ""
-
-
-def save(result: Outcome, path: str | Path) -> Path:
-    """Write a result as JSON, as HTML (.html), or a profile as .tpuprof."""
-    from tpuctl.errors import UsageError
-    from tpuctl.profiling.models import Profile
-    from tpuctl.storage.local import write_atomically
-
-    place, kind = Path(path), Path(path).suffix.lower()
-    if kind == ".tpuprof" and isinstance(result, Profile):
-        from tpuctl.profiling.tpuprof import save as save_profile
-
-        save_profile(result, place)
-    elif kind == ".html" and isinstance(result, Profile):
-        from tpuctl.reporters.profile_html import profile_page
-
-        write_atomically(place, profile_page(result))
-    elif kind in (".html", ".json"):
-        command = _command_and_report(result)[0]
-        page = html.page(f"tpuctl {command}", card(result)) if kind == ".html" else ""
-        write_atomically(place, page or envelope.success(command, result) + "\n")
-    else:
-        kinds = ".json or .html" + (", or .tpuprof" if isinstance(result, Profile) else "")
-        raise UsageError(f"Could not save to {path}: its name must end in {kinds}.")
-    return place
 
 
 def card(result: Outcome) -> str:
@@ -151,18 +129,18 @@ def card(result: Outcome) -> str:
     """
     from tpuctl.datasets.models import Description
 
-    command, report = _command_and_report(result)
-    answer, parts = _answer(result), [part for part in _flat(report) if part != ""]
+    command, report = command_and_report(result)
+    answer, parts = answer_of(result), [part for part in flat(report) if part != ""]
     shown = [f"<b>{escape(answer)}</b>"] if answer else []
-    if not answer and parts and _is_line(parts[0]):
+    if not answer and parts and is_line(parts[0]):
         shown = [_bold(parts.pop(0))]
     while parts:
         part = parts.pop(0)
         inside = []
-        while _is_line(part) and parts and isinstance(parts[0], list):
+        while is_line(part) and parts and isinstance(parts[0], list):
             inside.append(_block(parts.pop(0)))
         if inside:
-            is_open = " open" if str(part) in _OPEN else ""
+            is_open = " open" if str(part) in OPEN else ""
             summary = f"<summary>{_line(part)}</summary>"
             shown.append(
                 f'<details{is_open} style="margin:3px 0">{summary}'
@@ -171,12 +149,14 @@ def card(result: Outcome) -> str:
         else:
             shown.append(_block(part))
     if isinstance(result, Description):
-        shown.append(_sheet(result))
+        shown.append(sheet_of(result))
     name = f'<div style="opacity:.65">tpuctl {escape(command)}</div>'
     return f'<div class="tpuctl-card" style="{_CARD}">{name}{"".join(shown)}</div>'
 
 
-_OPEN = ("Advice", "Try")
+# Parts with what to do.
+OPEN = ("Advice", "Try")
+BLOCKS = " █▏▎▍▌▋▊▉"
 _CARD = (
     "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:860px;"
     "border:1px solid rgba(128,128,128,.4);border-radius:8px;padding:8px 14px;"
@@ -186,11 +166,11 @@ _CODE = (
     "font-family:ui-monospace,monospace;font-size:12px;background:rgba(128,128,128,.12);"
     "border-radius:4px;padding:6px 8px;margin:4px 0;white-space:pre-wrap;color:inherit"
 )
-# In the middle between black and white, to be read on both.
+# Mixed with the notebook's ink, to be read on light and on dark.
 _COLOURS = {"red": "#d9534a", "yellow": "#b8791a", "green": "#2a9655", "cyan": "#2f86c9"}
 
 
-def _flat(report: Any) -> Iterator[Any]:
+def flat(report: Any) -> Iterator[Any]:
     """Yield the parts of a report: strings, texts, tables, and lists of what is indented."""
     from rich.console import Group
     from rich.padding import Padding
@@ -204,18 +184,19 @@ def _flat(report: Any) -> Iterator[Any]:
             yield layout.command(rest)
     elif isinstance(report, Group):
         for part in report.renderables:
-            yield from _flat(part)
+            yield from flat(part)
     elif isinstance(report, Padding):
-        yield list(_flat(report.renderable))
+        yield list(flat(report.renderable))
     elif isinstance(report, (Text, Table)):
         yield report
     else:
         console = layout.console(file=io.StringIO(), width=100)
         for part in report.__rich_console__(console, console.options):
-            yield from _flat(part)
+            yield from flat(part)
 
 
-def _is_line(part: Any) -> bool:
+def is_line(part: Any) -> bool:
+    """Whether a part of a report is text that may be wrapped."""
     return isinstance(part, str) or (hasattr(part, "plain") and not part.no_wrap)
 
 
@@ -254,7 +235,11 @@ def _css(words: str, style: str) -> str:
     names = style.split()
     rules = ["font-weight:600"] if "bold" in names else []
     rules += ["opacity:.7"] if "dim" in names else []
-    rules += [f"color:{_COLOURS[name]}" for name in names if name in _COLOURS]
+    rules += [
+        f"color:color-mix(in srgb,currentColor 45%,{_COLOURS[name]})"
+        for name in names
+        if name in _COLOURS
+    ]
     return f'<span style="{";".join(rules)}">{words}</span>' if rules else words
 
 
@@ -275,7 +260,7 @@ def _row(kind: str, cells: Iterable[Any], table: Any) -> str:
     return f"<tr>{''.join(shown)}</tr>"
 
 
-def _sheet(description: Any) -> str:
+def sheet_of(description: Any) -> str:
     """Draw some records of a data set that is still there."""
     import base64
 
@@ -283,7 +268,7 @@ def _sheet(description: Any) -> str:
     from tpuctl.errors import TpuctlError
 
     try:
-        png = base64.b64encode(contact_sheet(description.path)).decode()
+        picture = base64.b64encode(contact_sheet(description.path, kind="JPEG")).decode()
     except (TpuctlError, ValueError):
         return ""
-    return html.image(png, "contact sheet")
+    return html.image(picture, "Records of the data set")

@@ -2,27 +2,62 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import count
+from pathlib import Path
+
+# A report is shown to others: of a path on this machine it has the last part only.
+_FOLDER = re.compile(r"(?<![\w.~/\\])/(?!/)(?:[^\s/:'\"<>|]+/)+(?=[^\s/])")
+_COLOURS = 6
+_LONGEST_LABEL = 44
+_MOST_COLUMNS = 5
 
 
-def page(title: str, *sections: str, script: str = "") -> str:
-    """Join sections into one self-contained document.
+def report(
+    command: str,
+    answer: str,
+    about: str,
+    *,
+    charts: Sequence[str] = (),
+    evidence: Sequence[str] = (),
+    to_do: Sequence[str] = (),
+    details: Iterable[tuple[str, str]] = (),
+) -> str:
+    """Write a whole report: the answer and its chart, the evidence, what to do, folded details."""
+    folded = "".join(
+        f"<details><summary>{_text(heading)}</summary>{inside}</details>"
+        for heading, inside in details
+        if inside
+    )
+    return _page(
+        answer or f"tpuctl {command}",
+        f'<header><p class="command">tpuctl {_text(command)}</p><h1>{_text(answer)}</h1>'
+        f"{paragraph(about, css='soft') if about else ''}</header>",
+        "".join(charts),
+        section("Evidence", *evidence),
+        section("What to do", *to_do),
+        section("Details", folded),
+    )
 
-    `script` is the name of a file of ours; nothing else may run, nor anything be fetched, whatever
-    a file name in the data says: the page carries the checksum of the one script it may run.
+
+def _page(title: str, *parts: str) -> str:
+    """Join parts into one document.
+
+    Nothing but our script may run, nor anything be fetched, whatever a file name in the data says:
+    the page carries the checksum of the script.
     """
-    style, code = _resource("report.css"), _resource(script) if script else ""
-    allowed = f" script-src 'sha256-{_checksum(code)}';" if code else ""
+    style, code = _resource("report.css"), _resource("chartist.js") + _resource("report.js")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" '
-        f"content=\"default-src 'none';{allowed} style-src 'unsafe-inline'; img-src data:\">"
-        f"<title>{escape(title)}</title><style>{style}</style></head>"
-        f"<body><main>{''.join(sections)}</main>"
-        f"{f'<script>{code}</script>' if code else ''}</body></html>\n"
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        f"script-src 'sha256-{_checksum(code)}'; style-src 'unsafe-inline'; img-src data:\">"
+        f"<title>{_text(title)}</title><style>{style}</style></head>"
+        f"<body><main>{''.join(parts)}</main><script>{code}</script></body></html>\n"
     )
 
 
@@ -34,80 +69,148 @@ def _checksum(code: str) -> str:
     return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
-def title(text: str) -> str:
-    """Write the main heading."""
-    return f"<h1>{escape(text)}</h1>"
+def without_folders(text: str) -> str:
+    """Return a text with the last part of each absolute path, not the folders it is in."""
+    return _FOLDER.sub("", text.replace(f"{Path.home()}/", ""))
+
+
+def _text(text: str) -> str:
+    return escape(without_folders(text))
 
 
 def section(heading: str, *parts: str) -> str:
-    """Write a section with its heading."""
-    return f"<section><h2>{escape(heading)}</h2>{''.join(parts)}</section>"
+    """Write a section with its heading, or nothing if it is empty."""
+    inside = "".join(parts)
+    return f"<section><h2>{_text(heading)}</h2>{inside}</section>" if inside else ""
 
 
 def paragraph(text: str, *, css: str = "") -> str:
     """Write a paragraph of plain text."""
-    return f'<p class="{css}">{escape(text)}</p>' if css else f"<p>{escape(text)}</p>"
+    return f'<p class="{css}">{_text(text)}</p>' if css else f"<p>{_text(text)}</p>"
 
 
 def code(text: str) -> str:
     """Write a command or snippet to copy."""
-    return f"<pre><code>{escape(text)}</code></pre>"
-
-
-def advice(what: str, change: str) -> str:
-    """Write a piece of advice, and the command or line of code for it."""
-    return paragraph(what) + paragraph(f"→ {change}", css="change")
+    return f"<pre><code>{_text(text)}</code></pre>"
 
 
 def bullets(items: Iterable[str]) -> str:
     """Write a list, or nothing if it is empty."""
-    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    rows = "".join(f"<li>{_text(item)}</li>" for item in items)
     return f"<ul>{rows}</ul>" if rows else ""
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table; cells that start with a digit are aligned as numbers."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def bars(rows: Iterable[tuple[str, float, str, bool]], *, wide: bool = False) -> str:
-    """Draw horizontal bars from label, share of one, text beside it, and whether to highlight it.
-
-    `wide` leaves room for labels that are sentences.
-    """
-    lines = "".join(
-        f'<div class="bar{" hot" if hot else ""}"><span>{escape(label)}</span>'
-        f'<i style="--share:{min(max(share, 0.0), 1.0):.4f}"></i><b>{escape(value)}</b></div>'
-        for label, share, value, hot in rows
+def steps(advice: Iterable[tuple[str, str]]) -> str:
+    """Write what to do in order, with the command or line of code for each."""
+    rows = "".join(
+        f"<li>{paragraph(what)}{code(change) if change else ''}</li>" for what, change in advice
     )
-    return f'<div class="bars{" wide" if wide else ""}">{lines}</div>'
+    return f'<ol class="steps">{rows}</ol>' if rows else ""
 
 
-def strip(pieces: Iterable[tuple[float, str, str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, name: str = "Table") -> str:
+    """Write a table without its empty columns; numbers are aligned to the right.
+
+    Without titles it lists names and values. One that is too wide scrolls.
+    """
+    lines = list(rows)
+    kept = [at for at, _ in enumerate(header) if {line[at] for line in lines} - {"", "-"}]
+    if not kept:
+        return ""
+    numeric = {at for at in kept[1:] if any(header) and _is_numeric([row[at] for row in lines])}
+    head = "".join(_cell(header[at] and "col", header[at], at in numeric) for at in kept)
+    body = "".join(
+        f"<tr>{_cell('row', line[kept[0]], False)}"
+        f"{''.join(_cell('', line[at], at in numeric) for at in kept[1:])}</tr>"
+        for line in lines
+    )
+    top = f"<thead><tr>{head}</tr></thead>" if any(header) else ""
+    if not top:
+        return f'<table class="facts"><tbody>{body}</tbody></table>'
+    return (
+        f'<div class="scroll{" wide" if len(kept) > _MOST_COLUMNS else ""}" role="region" '
+        f'tabindex="0" aria-label="{_text(name)}"><table>{top}<tbody>{body}</tbody></table></div>'
+    )
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    numbers = sum(re.match(r"[-+$x]?\d", cell) is not None for cell in cells)
+    return 2 * numbers > sum(cell not in ("", "-") for cell in cells)
+
+
+def _cell(heads: str, text: str, is_number: bool) -> str:
+    tag = f"th scope={heads}" if heads else "td"
+    return f"<{tag}{' class=number' if is_number else ''}>{_text(text)}</{tag[:2]}>"
+
+
+def chart(
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    unit: str,
+    note: str = "",
+    line: bool = False,
+    hot: str = "",
+) -> str:
+    """Draw bars, stacked if there are several series, or lines; all to one scale, from zero.
+
+    The legend and the table below it say the same in words. `hot` is a series to highlight.
+    """
+    shown = [_shortened(without_folders(label)) for label in labels]
+    colours = count(3)
+    styles = ["c2" if hot and n == hot else "c1" if not at else f"c{min(next(colours), _COLOURS)}"
+              for at, n in enumerate(series)]  # fmt: skip
+    parts = [
+        {"name": _shortened(without_folders(name)), "className": style, "data": list(values)}
+        for style, (name, values) in zip(styles, series.items(), strict=True)
+    ]
+    given = json.dumps({"line": line, "labels": shown, "series": parts, "unit": unit})
+    legend = "".join(
+        f'<li class="{part["className"]}"><i></i>{_text(str(part["name"]))}</li>' for part in parts
+    )
+    columns = zip(*series.values(), strict=True)
+    rows = [(label, *map(short, values)) for label, values in zip(labels, columns, strict=True)]
+    kind = "line" if line else "bars"
+    return (
+        f"<figure><figcaption><b>{_text(title)}</b> {_text(note)}</figcaption>"
+        f'<div class="chart {kind}" style="--rows:{len(labels)}" role="img" '
+        f'aria-label="{_text(title)}: {_text(_spoken(rows, series, unit))}" '
+        f'data-chart="{escape(given)}"></div>'
+        f"{f'<ul class=legend>{legend}</ul>' if len(parts) > 1 else ''}"
+        f"<details class=data open><summary>The chart as a table, in {_text(unit)}</summary>"
+        f"{table(('', *series), rows, name=title)}</details></figure>"
+    )
+
+
+def _spoken(rows: Iterable[Sequence[str]], names: Iterable[str], unit: str) -> str:
+    return "; ".join(
+        f"{label}: "
+        + ", ".join(f"{n} {value} {unit}" for n, value in zip(names, values, strict=True) if value)
+        for label, *values in rows
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
+def short(value: float | None) -> str:
+    """Write a number with three digits, or nothing if it is unknown."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def strip(pieces: Iterable[tuple[float, str, str]], name: str) -> str:
     """Draw a timeline from share of the whole, kind of piece (a style) and tooltip."""
     parts = "".join(
-        f'<i class="{escape(kind)}" style="--share:{share:.5f}" title="{escape(says)}"></i>'
+        f'<i class="{escape(kind)}" style="--share:{share:.5f}" title="{_text(says)}"></i>'
         for share, kind, says in pieces
     )
-    return f'<div class="strip">{parts}</div>'
+    return f'<div class="strip" role="img" aria-label="{_text(name)}">{parts}</div>'
 
 
-def figures(pairs: Iterable[tuple[str, str]]) -> str:
-    """Show large numbers with their names."""
-    cells = "".join(
-        f"<div><strong>{escape(value)}</strong><span>{escape(name)}</span></div>"
-        for name, value in pairs
-    )
-    return f'<div class="figures">{cells}</div>'
-
-
-def image(png_base64: str, alternative: str) -> str:
-    """Embed a PNG."""
-    return f'<img alt="{escape(alternative)}" src="data:image/png;base64,{png_base64}">'
-
-
-def _cell(text: str) -> str:
-    number = text[:1].isdigit() or (text[:1] in "+-$" and text[1:2].isdigit())
-    return f'<td class="number">{escape(text)}</td>' if number else f"<td>{escape(text)}</td>"
+def image(jpeg_base64: str, alternative: str) -> str:
+    """Embed a JPEG."""
+    return f'<img alt="{_text(alternative)}" src="data:image/jpeg;base64,{jpeg_base64}">'

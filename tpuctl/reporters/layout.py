@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _BAR_WIDTH = 10
+_TERMINAL_COLUMNS = 80
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -110,8 +111,10 @@ def plain_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     rich takes ten seconds for a thousand rows.
     """
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    # One space where two would be too wide for a terminal.
+    gap = " " * (1 + (sum(widths) + 2 * len(widths) <= _TERMINAL_COLUMNS + 2))
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (titles, *rows)
     ]
 

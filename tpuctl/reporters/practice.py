@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.reporters import envelope, html, layout, training
+from tpuctl.reporters.display import sheet_of
+from tpuctl.reporters.profile_html import advice_steps, stages, time_chart, what_was_measured
 from tpuctl.storage.local import write_atomically
 from tpuctl.units import format_bytes, format_duration, format_fraction, format_rate
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.demo.demo import Day
     from tpuctl.emulator.process import Started, Status, Stopped
     from tpuctl.profiling.models import Profile
+    from tpuctl.training.run import Training
 
 
 def render_emulator_started(result: Started) -> str:
@@ -91,32 +93,43 @@ def write_demo(day: Day) -> None:
 
 def demo_page(day: Day) -> str:
     """Write everything that the demo found as one HTML page."""
-    verified = (
-        f"Verified: {day.verify.records} records in {day.verify.shards} shards, "
-        f"{len(day.verify.damage)} damaged."
+    before, after, done = day.before, day.after, day.verify
+    verified = f"{done.records} records in {done.shards} shards, {len(done.damage)} damaged"
+    profiles = {"images, decoded every epoch": before, "shards, presized once": after}
+    return html.report(
+        "demo",
+        _finding(day),
+        f"{what_was_measured(before)}. Took {format_duration(day.seconds)}.",
+        charts=[time_chart(profiles)],
+        evidence=[
+            html.table(("", "images", "shards"), _before_and_after(day)),
+            html.bullets(
+                (
+                    f"Presized: {_presized(day)}.",
+                    f"Verified: {verified}.",
+                    f"Device: {day.device_step_source}",
+                )
+            ),
+            loss_chart(day.launch),
+        ],
+        to_do=[html.steps([NEXT]), html.paragraph("Then, for the shards:"), advice_steps(after)],
+        details=[
+            ("This machine", "".join(_machine(day))),
+            ("Images, decoded every epoch", _profile(before)),
+            ("Shards, presized once", _profile(after)),
+            ("The data set", sheet_of(day.show)),
+            (
+                "Left out",
+                html.bullets(f"{bad.path}: {bad.reason}" for bad in day.presize.quarantined),
+            ),
+            ("Training", "".join(_training(day))),
+            ("Warnings", html.bullets(day.warnings)),
+        ],
     )
-    sheet = base64.b64encode(Path(day.sheet).read_bytes()).decode()
-    return html.page(
-        "tpuctl demo",
-        html.title(_finding(day)),
-        html.paragraph(f"Device: {day.device_step_source}", css="soft"),
-        html.figures(_figures(day)),
-        html.section("This machine", *_machine(day)),
-        html.section(
-            "Before and after", html.table(("", "images", "shards"), _before_and_after(day))
-        ),
-        _profile("Images, decoded every epoch", day.before),
-        _profile("Shards, presized once", day.after),
-        html.section(
-            "The data set",
-            html.paragraph(f"{_presized(day)}."),
-            html.paragraph(verified),
-            html.bullets(f"{bad.path}: {bad.reason}" for bad in day.presize.quarantined),
-            html.image(sheet, "A contact sheet of the data set"),
-        ),
-        html.section("Training", *_training(day)),
-        html.section("Warnings", html.bullets(day.warnings)) if day.warnings else "",
-    )
+
+
+# What to do first, after the demo.
+NEXT = ("Measure your own data.", "tpuctl profile run FOLDER_OF_IMAGES --device-step-ms 60")
 
 
 def _finding(day: Day) -> str:
@@ -139,8 +152,7 @@ def _presized(day: Day) -> str:
 
 
 _ROWS: tuple[tuple[str, Callable[[Profile], str]], ...] = (
-    ("MXU idle", lambda p: format_fraction(p.mxu_idle_fraction)),
-    ("input wait", lambda p: format_fraction(p.input_wait_fraction)),
+    ("MXU would be idle", lambda p: format_fraction(p.mxu_idle_fraction)),
     ("examples/s, input", lambda p: f"{p.pipeline_examples_per_s:,.0f}"),
     ("examples/s, device", lambda p: _number(p.device_examples_per_s, 0)),
     ("CPU ms per example", lambda p: f"{p.cpu_ms_per_example:.3g}"),
@@ -151,17 +163,6 @@ _ROWS: tuple[tuple[str, Callable[[Profile], str]], ...] = (
 
 def _before_and_after(day: Day) -> list[tuple[str, str, str]]:
     return [(name, value(day.before), value(day.after)) for name, value in _ROWS]
-
-
-def _figures(day: Day) -> list[tuple[str, str]]:
-    before, after = day.before, day.after
-    return [
-        ("MXU idle before", format_fraction(before.mxu_idle_fraction)),
-        ("MXU idle after", format_fraction(after.mxu_idle_fraction)),
-        ("input wait before", format_fraction(before.input_wait_fraction)),
-        ("input wait after", format_fraction(after.input_wait_fraction)),
-        ("end to end", format_duration(day.seconds)),
-    ]
 
 
 def _machine(day: Day) -> list[str]:
@@ -181,19 +182,8 @@ def _machine(day: Day) -> list[str]:
     ]
 
 
-def _profile(heading: str, profile: Profile) -> str:
-    stages = (
-        (stage.name, stage.share_of_cpu, f"{stage.cpu_ms_per_example:.3g} ms", stage.is_bottleneck)
-        for stage in profile.stages
-    )
-    return html.section(
-        heading,
-        html.paragraph(profile.headline, css="verdict"),
-        html.bars(stages),
-        html.paragraph("CPU time per example and stage.", css="soft"),
-        html.bullets(profile.evidence),
-        *(html.advice(advice.what, advice.change) for advice in profile.advice),
-    )
+def _profile(profile: Profile) -> str:
+    return html.paragraph(profile.headline) + html.bullets(profile.evidence) + stages(profile)
 
 
 def _training(day: Day) -> list[str]:
@@ -208,6 +198,16 @@ def _training(day: Day) -> list[str]:
             command,
         ]
     return [html.table(("", ""), training.training_figures(day.launch)), because, command]
+
+
+def loss_chart(training: Training) -> str:
+    """Draw the loss of each epoch, if the training reported it."""
+    epochs = (training.result or {}).get("epochs")
+    known = [each for each in epochs if "loss" in each] if isinstance(epochs, list) else []
+    labels = [f"epoch {each['epoch']}" for each in known]
+    losses = {"loss": [each["loss"] for each in known]}
+    note = "of the training, by epoch."
+    return html.chart("Loss", labels, losses, unit="loss", note=note, line=True) if known else ""
 
 
 def _number(value: float | None, digits: int) -> str:

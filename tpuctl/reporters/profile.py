@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def render_profile(profile: Profile) -> RenderableType:
     """Show a whole profile."""
-    parts: list[RenderableType] = [_verdict(profile), "", layout.facts(_figures(profile), style="")]
+    parts: list[RenderableType] = [_verdict(profile), "", layout.facts(figures(profile), style="")]
     if profile.stages or not profile.trace:
         parts += ["", _Stages(profile)]
     if profile.trace and profile.trace.idle:
@@ -47,7 +47,8 @@ def _verdict(profile: Profile) -> Text:
     return title.append(f"  [{profile.verdict}{confidence}]")
 
 
-def _figures(profile: Profile) -> Iterator[tuple[str, str]]:
+def figures(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Yield the figures of a profile by name."""
     if profile.trace:
         yield from profile_trace.figures(profile, profile.trace)
         return
@@ -219,8 +220,9 @@ def render_profile_diff(result: Comparison) -> RenderableType:
     table = layout.table("", *right, right=right)
     for row in result.rows:
         style = {True: "green", False: "red", None: ""}[row.better]
+        word = {True: ", better", False: ", worse", None: ""}[row.better]
         before, after = (_amount(value, row.unit) for value in (row.before, row.after))
-        table.add_row(row.name, before, after, layout.text(_change(row), style))
+        table.add_row(row.name, before, after, layout.text(_change(row) + word, style))
     sides = (("before", result.before), ("after", result.after))
     lines = (layout.text(f"{name}: {side.target} ({side.verdict})") for name, side in sides)
     return layout.stack(*lines, "", table)

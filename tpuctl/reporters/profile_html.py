@@ -1,96 +1,142 @@
-"""A profile as one HTML file: verdict, figures, stages, sliders, evidence, advice, omissions."""
+"""A profile as one HTML file: the answer, time per batch, evidence, what to do, details."""
 
 import math
 from html import escape
 
-from tpuctl.profiling.case import CPU_REGIMES, name_idle
-from tpuctl.profiling.models import Advice, Profile, Stage
+from tpuctl.profiling.case import CPU_REGIMES
+from tpuctl.profiling.models import Profile, Stage
 from tpuctl.profiling.trace.models import TraceDetail
 from tpuctl.profiling.whatif import Scaling
 from tpuctl.profiling.whatif import what_if as compute_what_if
 from tpuctl.reporters import html, profile_trace
-from tpuctl.reporters.profile import deep_summary, prediction, stage_operations
-from tpuctl.units import format_fraction
+from tpuctl.reporters.profile import figures, prediction, stage_operations
 
 # Share of the whole, kind, what it is.
 Piece = tuple[float, str, str]
+# Titles of the columns; those of the short table are marked.
 _COLUMNS = (
-    "stage",
-    "share of CPU",
-    "CPU ms per example",
-    "from",
-    "to",
-    "calls in flight",
-    "allowed",
-    "alone, examples/s",
-    "operation",
-    "inside",
-    "where",
-    "method",
-)
+    "*stage", "*share of CPU", "*CPU ms per example", "from", "to", "*calls in flight", "allowed",
+    "*alone, examples/s", "operation", "inside", "where", "method",
+)  # fmt: skip
+# As many stages have a colour of their own.
+_MOST_STAGES = 4
+OTHER = "other"
 
 
 def profile_page(profile: Profile) -> str:
     """Write the whole report."""
-    what_if = _what_if(profile)
-    return html.page(
-        f"Input pipeline of {profile.target}",
-        html.title(profile.headline),
-        html.paragraph(_what_was_measured(profile), css="soft"),
-        *(_trace(profile, profile.trace) if profile.trace else _measured(profile)),
-        *_stages(profile),
-        what_if,
-        html.section("Evidence", html.bullets((*profile.evidence, *_windows(profile)))),
-        *_advice(profile.advice),
-        *_left_out(profile),
-        script=_SCRIPT if "data-say" in what_if else "",
+    trace, left_out = profile.trace, profile.input.left_out if profile.input else ()
+    files = (f"{path}: {reason}" for path, reason in left_out)
+    return html.report(
+        "profile",
+        profile.headline,
+        what_was_measured(profile),
+        charts=[time_chart({"input": profile})],
+        evidence=[
+            html.bullets(profile.evidence),
+            *(_timeline(trace) if trace and trace.timeline else ()),
+            stages(profile, "*"),
+        ],
+        to_do=[advice_steps(profile), _what_if(profile)],
+        details=[
+            ("How it was measured", html.table(("", ""), list(figures(profile)))),
+            ("Stages in full", stages(profile)),
+            ("Left out", html.bullets(profile.notes) + html.bullets(files)),
+        ],
     )
 
 
-def _measured(profile: Profile) -> list[str]:
-    parts = [html.figures(_figures(profile))]
-    if shown := step_pieces(profile):
-        legend = html.paragraph("; ".join(says for _, _, says in shown), css="soft")
-        parts.append(html.section("An average step", html.strip(shown), legend))
-    return parts
+def advice_steps(profile: Profile) -> str:
+    """Write the advice, the most useful first."""
+    return html.steps((each.what + prediction(each), each.change) for each in profile.advice)
 
 
-def step_pieces(profile: Profile) -> list[Piece]:
-    """Divide an average step into waiting, computing and neither; empty without a device."""
-    wait, step = profile.input_wait_fraction, profile.step_ms
-    if wait is None or step is None:
-        return []
-    busy = 1 - (profile.device_idle_fraction or 0.0)
-    rest = max(0.0, 1 - wait - busy)
-    parts = [
-        (wait, "wait", f"waiting for input: {wait * step.mean:.4g} ms"),
-        (busy, "busy", f"device busy: {busy * step.mean:.4g} ms"),
-        (rest, "none", f"neither: {rest * step.mean:.4g} ms"),
-    ]
-    return [part for part in parts if part[0] > 0]
+def what_was_measured(profile: Profile) -> str:
+    """Say what was measured, on which machine, and when."""
+    sure = "" if profile.verdict == "unknown" else f", confidence {profile.confidence:.2g}"
+    batch = f", batch {profile.batch_size:,}" if profile.batch_size else ""
+    on = ""
+    if host := profile.host:
+        framework = f" with TensorFlow {host.tensorflow}" if host.tensorflow else ""
+        on = f" on {host.vcpus} vCPUs, {host.cpu_model}{framework}"
+    date = profile.created[:16].replace("T", " ")
+    return (
+        f"{profile.target} ({profile.kind}){batch}; verdict {profile.verdict}{sure}; "
+        f"{'read' if profile.trace else 'measured'} {date}{on} by tpuctl {profile.tpuctl_version}"
+    )
 
 
-def _trace(profile: Profile, trace: TraceDetail) -> list[str]:
-    table = html.table(("", ""), profile_trace.figures(profile, trace))
-    parts = [html.section("Figures", table)]
-    if trace.timeline:
-        start_s, end_s = trace.timeline[0].start_s, trace.timeline[-1].end_s
-        legend = (
-            f"{start_s:.4g} s to {end_s:.4g} s of the capture. Blue: devices busy; orange: idle "
-            "(hover to see what the host did); grey: idle and nothing was recorded."
-        )
-        strip = html.strip(timeline_pieces(trace))
-        parts.append(html.section("Timeline", strip, html.paragraph(legend, css="soft")))
-    if trace.idle:
-        bars = (
-            (each.what, each.share_of_idle, f"{each.share_of_idle:.1%}, {each.idle_s:.3g} s", False)
-            for each in trace.idle
-        )
-        gaps = html.bullets(profile_trace.gap_lines(trace))
-        parts.append(
-            html.section(f"Idle time: {trace.idle_s:.3g} s", html.bars(bars, wide=True), gaps)
-        )
-    return parts
+def time_chart(profiles: dict[str, Profile]) -> str:
+    """Draw the answer of profiles under their names, on one scale."""
+    rows, title, unit, hot = _bars(profiles)
+    names = dict.fromkeys(name for parts in rows.values() for name in parts)
+    series = {name: [parts.get(name) for parts in rows.values()] for name in names}
+    first = next(iter(profiles.values()))
+    note = f"Device time: {first.device.source}." if first.device else ""
+    return html.chart(title, list(rows), series, unit=unit, note=note, hot=hot) if rows else ""
+
+
+def profile_png(profile: Profile) -> bytes:
+    """Draw the chart of the page as a PNG; raises MissingExtraError without matplotlib."""
+    from tpuctl.training._plot import draw_bars, png_of
+
+    rows, x, unit, hot = _bars({"input": profile})
+    about = html.without_folders(what_was_measured(profile))
+    return png_of(draw_bars(rows, x=x, unit=unit, title=profile.headline, about=about, hot=hot))
+
+
+def _bars(profiles: dict[str, Profile]) -> tuple[dict[str, dict[str, float]], str, str, str]:
+    """Return the bars of the answer by part, their title and unit, and the part to highlight.
+
+    They are the time of a batch, or where the time of a trace went, or the cost of each stage.
+    """
+    first = next(iter(profiles.values()))
+    hot = next((stage.name for stage in first.stages if stage.is_bottleneck), "")
+    if trace := first.trace:
+        length_s = first.window.end_s - first.window.start_s
+        bars = {"devices busy": {"busy": max(0.0, length_s - trace.idle_s)}} if trace.chips else {}
+        bars |= {f"idle: {each.what}": {"idle": each.idle_s} for each in trace.idle}
+        if bars:
+            return bars, f"Where {length_s:.3g} seconds of the devices went", "s", "idle"
+    if bars := batch_times(profiles):
+        return bars, f"Milliseconds per batch of {first.batch_size:,} examples", "ms", hot
+    costs = {each.name: {"CPU": each.cpu_ms_per_example} for each in first.stages}
+    return costs, "Milliseconds of CPU time per example", "ms", ""
+
+
+def batch_times(profiles: dict[str, Profile]) -> dict[str, dict[str, float]]:
+    """Return the milliseconds that a batch takes on the device and in each pipeline, by part.
+
+    Where vCPUs are the limit, the parts are the stages, in proportion to their CPU time. It is
+    empty where the device's time is unknown.
+    """
+    first = next(iter(profiles.values()))
+    if not first.device:
+        return {}
+    rows = {"device": {"device": first.device.step_ms}}
+    stages = sorted(first.stages, key=lambda stage: -stage.cpu_ms_per_example)
+    shown = [stage.name for stage in stages[:_MOST_STAGES]]
+    for name, profile in profiles.items():
+        if not profile.batch_size or not profile.pipeline_examples_per_s:
+            return {}
+        whole_ms = profile.batch_size / profile.pipeline_examples_per_s * 1e3
+        rows[name] = {"input": whole_ms}
+        if profile.verdict in CPU_REGIMES and shown:
+            shares = {stage.name: stage.share_of_cpu for stage in profile.stages}
+            parts = {stage: whole_ms * shares.get(stage, 0.0) for stage in shown}
+            rows[name] = {**parts, OTHER: max(0.0, whole_ms - sum(parts.values()))}
+    return rows
+
+
+def _timeline(trace: TraceDetail) -> list[str]:
+    start_s, end_s = trace.timeline[0].start_s, trace.timeline[-1].end_s
+    legend = (
+        f"Timeline from {start_s:.4g} s to {end_s:.4g} s of the capture. Blue: devices busy; "
+        "orange: idle (hover to see what the host did); grey: idle and nothing was recorded."
+    )
+    gaps = profile_trace.gap_lines(trace)
+    strip = html.strip(timeline_pieces(trace), f"{legend} Gaps: {'; '.join(gaps)}")
+    return [strip, html.paragraph(legend, css="soft"), html.bullets(gaps)]
 
 
 def timeline_pieces(trace: TraceDetail) -> list[Piece]:
@@ -109,53 +155,12 @@ def timeline_pieces(trace: TraceDetail) -> list[Piece]:
     ]
 
 
-def _stages(profile: Profile) -> list[str]:
-    if not profile.stages and profile.trace:
-        return []
-    return [
-        html.section(
-            "Stages", html.bars(_bars(profile)), html.table(_COLUMNS, map(_row, profile.stages))
-        )
-    ]
-
-
-def _what_was_measured(profile: Profile) -> str:
-    sure = "" if profile.verdict == "unknown" else f", confidence {profile.confidence:.2g}"
-    batch = f", batch {profile.batch_size:,}" if profile.batch_size else ""
-    on = ""
-    if host := profile.host:
-        framework = f" with TensorFlow {host.tensorflow}" if host.tensorflow else ""
-        on = f" on {host.cpu_model}{framework}"
-    return (
-        f"{profile.target} ({profile.kind}){batch}; verdict {profile.verdict}{sure}; "
-        f"{'read' if profile.trace else 'measured'} {profile.created}{on} "
-        f"by tpuctl {profile.tpuctl_version}"
-    )
-
-
-def _figures(profile: Profile) -> list[tuple[str, str]]:
-    needed = profile.vcpus.needed_to_saturate
-    device = profile.device_examples_per_s
-    return [
-        ("examples/s from the pipeline", f"{profile.pipeline_examples_per_s:,.0f}"),
-        ("examples/s for the device", "not measured" if device is None else f"{device:,.0f}"),
-        ("ms CPU per example", f"{profile.cpu_ms_per_example:.3g}"),
-        ("input wait", format_fraction(profile.input_wait_fraction)),
-        (name_idle(profile.device, profile.host), format_fraction(profile.mxu_idle_fraction)),
-        ("vCPUs available", f"{profile.vcpus.available:g}"),
-        ("vCPUs needed", "unknown" if needed is None else f"{needed:.3g}"),
-    ]
-
-
-def _bars(profile: Profile) -> list[tuple[str, float, str, bool]]:
-    stages = [
-        (each.name, each.share_of_cpu, f"{each.cpu_ms_per_example:.3g} ms", each.is_bottleneck)
-        for each in profile.stages
-    ]
-    if rest := profile.residual:
-        spare = f"{rest.cpu_ms_per_example:.3g} ms"
-        stages.append(("(not in a stage)", rest.share_of_cpu, spare, False))
-    return stages
+def stages(profile: Profile, mark: str = "") -> str:
+    """Write the table of stages: all columns, or those with a mark."""
+    kept = [at for at, title in enumerate(_COLUMNS) if title.startswith(mark)]
+    rows = [[row[at] for at in kept] for row in map(_row, profile.stages)]
+    titles = [_COLUMNS[at].lstrip("*") for at in kept]
+    return html.table(titles, rows, name=f"Stages of {profile.target}")
 
 
 def _row(stage: Stage) -> tuple[str, ...]:
@@ -176,45 +181,6 @@ def _row(stage: Stage) -> tuple[str, ...]:
     )
 
 
-def _windows(profile: Profile) -> list[str]:
-    vcpus, length_s = profile.vcpus, profile.window.end_s - profile.window.start_s
-    lines = [f"Window: {profile.steps:,} steps in {length_s:.1f} s, {profile.window.what}."]
-    if profile.device:
-        lines.append(f"Device: {profile.device.step_ms:.4g} ms per step, {profile.device.source}.")
-    if vcpus.needed_to_saturate is None:
-        lines.append(f"vCPUs needed: unknown, {vcpus.why_null}.")
-    else:
-        lines.append(
-            f"vCPUs needed: {vcpus.needed_to_saturate:.3g} ({vcpus.low:.3g} to {vcpus.high:.3g}); "
-            f"{vcpus.used:.2f} of {vcpus.available:g} were used."
-        )
-    if profile.mxu_utilization is None and "MXU" in name_idle(profile.device, profile.host):
-        lines.append("MXU utilization was not collected.")
-    if profile.overhead_fraction is not None:
-        lines.append(f"Measuring added {profile.overhead_fraction:.1%} of the CPU time.")
-    if profile.deep:
-        lines.append(f"Host trace: {deep_summary(profile.deep)}.")
-    return lines
-
-
-def _advice(advice: tuple[Advice, ...]) -> list[str]:
-    if not advice:
-        return []
-    parts = (
-        html.advice(f"{each.code}: {each.what}{prediction(each)}", each.change) for each in advice
-    )
-    return [html.section("Advice", *parts)]
-
-
-def _left_out(profile: Profile) -> list[str]:
-    if not profile.notes:
-        return []
-    left_out = profile.input.left_out if profile.input else ()
-    files = (f"{path}: {reason}" for path, reason in left_out)
-    return [html.section("Left out", html.bullets(profile.notes), html.bullets(files))]
-
-
-_SCRIPT = "whatif.js"
 _MIN_SLIDER_VCPUS = 16
 # The step-time slider moves in thousandths of a power of ten, from 0.1 ms to 100 s.
 SCALE = 1000
@@ -229,7 +195,7 @@ def _what_if(profile: Profile) -> str:
         return ""
     if profile.verdict not in CPU_REGIMES:
         why = f"The verdict is {profile.verdict}: more vCPUs would not help."
-        return html.section("What if", html.paragraph(why, css="soft"))
+        return html.paragraph(f"What if there were more vCPUs? {why}", css="soft")
     step_ms = profile.device.step_ms if profile.device else _TYPICAL_STEP_MS
     vcpus = max(1, round(profile.vcpus.available or 1))
     position = round(math.log10(step_ms) * SCALE)
@@ -243,20 +209,17 @@ def _what_if(profile: Profile) -> str:
     )
     wanted = shown.vcpus_needed if math.isfinite(shown.vcpus_needed) else vcpus
     most = max(_MIN_SLIDER_VCPUS, 2 * math.ceil(max(vcpus, wanted)))
-    return html.section(
-        "What if",
+    say = '<span data-say="{}"></span>'.format
+    return (
         f'<div class="whatif" data-batch="{batch}" data-cpu="{cpu_ms!r}" data-scale="{SCALE}"'
-        + _given(scaling)
-        + ">"
+        f"{_given(scaling)}><b>What if?</b>"
         + _slider("vcpus", "vCPUs of the host", "", 1, most, vcpus)
         + _slider("step", "device step", " ms", _SHORTEST * SCALE, _LONGEST * SCALE, position)
-        + '<div class="bars"><div class="bar hot"><span>MXU idle</span>'
-        + f'<i style="--share:{shown.mxu_idle_fraction:.4f}"></i>'
-        + '<b><span data-say="idle"></span> %</b></div></div>'
-        + '<p>Between <span data-say="least"></span> % and <span data-say="most"></span> % idle, '
-        + 'within the uncertainty of the measurement; <span data-say="rate"></span> examples/s; '
-        + 'the device would need <span data-say="needed"></span> vCPUs.</p></div>',
-        html.paragraph(_basis(batch, cpu_ms, scaling), css="soft"),
+        + f'<i style="--share:{shown.mxu_idle_fraction:.4f}"></i><p aria-live="polite">'
+        f"The MXU would be idle <b>{say('idle')} %</b> of the time ({say('least')} % to "
+        f"{say('most')} %, within the uncertainty of the measurement): {say('rate')} examples/s. "
+        f"To keep it busy: {say('needed')} vCPUs.</p>"
+        f"{html.paragraph(_basis(batch, cpu_ms, scaling), css='soft')}</div>"
     )
 
 

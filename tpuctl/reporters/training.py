@@ -54,7 +54,26 @@ def render_launch(result: Any) -> str | None:
             return _hosted_run(result)
         case Tpu():
             return None
+    if getattr(result, "provider", "") == "gke":
+        return render_cluster_run(result)
     return render_run(result)
+
+
+def render_cluster_run(result: Any) -> str:
+    """Write the JobSet of a planned job on GKE, or say what became of its attempts."""
+    from tpuctl.providers.gke.follow import ClusterRun
+    from tpuctl.providers.gke.manifest import to_yaml
+    from tpuctl.providers.gke.runs import ClusterPlan
+
+    if isinstance(result, ClusterPlan):
+        upload = f"the command without --dry-run uploads the code to {result.archive}"
+        lines = "".join(f"# {line}\n" for line in (*result.because, upload))
+        return lines + to_yaml(result.manifest).rstrip()
+    if isinstance(result, ClusterRun):
+        causes = ", ".join(each.cause.replace("_", " ") for each in result.attempts)
+        return f"{result.name} is {result.state}; its attempts: {causes}."
+    follow = f"tpuctl logs {result.name} --follow"
+    return f"{result.name} was created in {result.context}.\n  → {follow}"
 
 
 def _hosted_run(run: HostedRun) -> str:

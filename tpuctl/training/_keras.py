@@ -8,6 +8,7 @@ import keras
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.training._plot import write_curves
+from tpuctl.training.bench import name_place
 from tpuctl.training.schedules import OneCyclePlan, RangeTest, range_test_rate, read_range_test
 
 
@@ -40,7 +41,14 @@ class OneCycle(keras.callbacks.Callback):
     def write_plot(self, path: str | Path) -> Path:
         """Plot the schedule as a PNG."""
         points = [(step, self.plan.rate(step)) for step in range(self.plan.steps)]
-        return write_curves(Path(path), {"": points}, x="step", y="learning rate")
+        return write_curves(
+            Path(path),
+            {"learning rate": points},
+            x="step",
+            y="learning rate",
+            title=f"One-cycle schedule: up to {max(rate for _, rate in points):.3g}",
+            about=name_place(),
+        )
 
 
 class LearningRateFinder(keras.callbacks.Callback):
@@ -128,9 +136,11 @@ class LearningRateFinder(keras.callbacks.Callback):
         top = 1.5 * max(losses[: max(1, len(losses) // 4)], default=1.0)
         return write_curves(
             Path(path),
-            {"": list(zip(self.result.rates, losses, strict=True))},
+            {"loss": list(zip(self.result.rates, losses, strict=True))},
             x="learning rate",
-            y="loss",
+            y="loss of a step",
+            title="Learning-rate range test",
+            about=name_place(),
             logarithmic=True,
             mark=(mark, f"steepest: {mark:.2g}") if mark else None,
             top=top if top > 0 else None,

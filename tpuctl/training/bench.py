@@ -369,6 +369,14 @@ def _accelerators(here: Diagnosis) -> tuple[int, str]:
     return here.gpus, here.gpu_names[0] if here.gpu_names else "GPU"
 
 
+def name_place() -> str:
+    """Say in a few words, without its name, what this machine is, and the date."""
+    from tpuctl.diagnosis.diagnose import diagnose
+    from tpuctl.runtime.live import live_machine
+
+    return f"{_machine(diagnose(live_machine()))}, {WallClock().now().date()}"
+
+
 def _machine(here: Diagnosis) -> str:
     count, kind = _accelerators(here)
     cpus = f"{here.host.vcpus:g} vCPUs" if here.host.vcpus else "CPU"
@@ -387,7 +395,7 @@ def draw(bench: Bench, path: Path) -> Bench:
 
 
 def plan_plot(bench: Bench) -> dict[str, Any]:
-    """Return the arguments for `draw_curves`: one curve per device, machine and date above."""
+    """Return the arguments for `draw_curves`: one curve per device."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in sorted(bench.rows, key=lambda row: row.batch_size):
         name = f"{row.device}, {row.framework}"
@@ -395,7 +403,8 @@ def plan_plot(bench: Bench) -> dict[str, Any]:
     return {
         "curves": curves,
         "x": "global batch",
-        "y": "us per example",
-        "title": f"{bench.template} on {bench.place}",
+        "y": "microseconds per example",
+        "title": f"{bench.template}: time per example, less is better",
+        "about": bench.place,
         "ticks": sorted(_sizes(bench)),
     }

@@ -233,40 +233,49 @@ def _translated_errors() -> Iterator[None]:
 
 
 _CELL, _GAP, _TEXT = 128, 8, 18
-_PAPER, _INK = (255, 255, 255), (40, 40, 40)
+_PAPER, _INK, _SOFT = "#ffffff", "#1c2330", "#566073"
+_HEAD = 48
 
 
-def draw_sheet(records: Iterable["Record"], count: int, classes: Sequence[str]) -> Image.Image:
-    """Lay out records row by row in a grid that is nearly square."""
+def draw_sheet(
+    records: Iterable["Record"], count: int, classes: Sequence[str], title: str, about: str
+) -> Image.Image:
+    """Lay out records row by row in a grid that is nearly square, below what they are of."""
     columns = max(1, math.ceil(math.sqrt(count)))
     rows = max(1, math.ceil(count / columns))
     sheet = Image.new(
         "RGB",
-        (_GAP + columns * (_CELL + _GAP), _GAP + rows * (_CELL + _TEXT + _GAP)),
+        (_GAP + columns * (_CELL + _GAP), _HEAD + rows * (_CELL + _TEXT + _GAP)),
         _PAPER,
     )
     draw = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(13)
+    font, width = ImageFont.load_default(13), sheet.width - 2 * _GAP
+    for y, size, ink, text in ((7, 16, _INK, title), (28, 12, _SOFT, about)):
+        large = ImageFont.load_default(size)
+        draw.text((_GAP, y), _shortened(draw, large, printable(text), width), ink, large)
     for index, record in enumerate(records):
         left = _GAP + index % columns * (_CELL + _GAP)
-        top = _GAP + index // columns * (_CELL + _TEXT + _GAP)
+        top = _HEAD + index // columns * (_CELL + _TEXT + _GAP)
         picture = Image.fromarray(record.array())
         picture.thumbnail((_CELL, _CELL), Image.Resampling.HAMMING)
         beside, above = (_CELL - picture.width) // 2, (_CELL - picture.height) // 2
         sheet.paste(picture, (left + beside, top + above))
         has_class = 0 <= record.label < len(classes)
         caption = classes[record.label] if has_class else record.key.rpartition("/")[2]
-        text = _shortened(draw, font, printable(caption))
+        text = _shortened(draw, font, printable(caption), _CELL)
         draw.text((left, top + _CELL + 1), text, fill=_INK, font=font)
     return sheet
 
 
 def _shortened(
-    draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str
+    draw: ImageDraw.ImageDraw,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    text: str,
+    width: int,
 ) -> str:
-    """Cut a caption to the width of its thumbnail."""
-    if draw.textlength(text, font=font) <= _CELL:
+    """Cut a text to a width."""
+    if draw.textlength(text, font=font) <= width:
         return text
-    while text and draw.textlength(text + "…", font=font) > _CELL:
+    while text and draw.textlength(text + "…", font=font) > width:
         text = text[:-1]
     return text + "…"

@@ -3,7 +3,6 @@
 import base64
 import http.client
 import json
-import random
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import tpuctl
 from tpuctl.clock import SteadyClock
-from tpuctl.cloud.retry import load_retry_policy
+from tpuctl.cloud.retry import repeated
 from tpuctl.cloud.service_clock import ServiceClock, read_time
 from tpuctl.errors import (
     InvalidInputError,
@@ -76,7 +75,6 @@ class KaggleClient:
         self.endpoint = endpoint or find_endpoint()
         self.clock = ServiceClock(SteadyClock())
         self._login = find_login(self.endpoint)
-        self._policy = load_retry_policy()
         proxies = [urllib.request.ProxyHandler({})] if self.endpoint.is_local else []
         self._calls = urllib.request.build_opener(_NoRedirect, *proxies)
         self._files = urllib.request.build_opener(*proxies)
@@ -225,21 +223,7 @@ class KaggleClient:
 
     def repeated(self, action: Callable[[], T], *, repeat: bool = True) -> T:
         """Do something again after a lost reply, for some minutes of the service's time."""
-        policy, began_s, failures = self._policy, self.clock.elapsed_s(), 0
-        while True:
-            try:
-                return action()
-            except (RateLimitedError, UnavailableError) as error:
-                is_limit = isinstance(error, RateLimitedError)
-                most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
-                bound_s = min(policy.first_wait_s * 2.0**failures, policy.longest_wait_s)
-                asked_s = getattr(error, "retry_after_s", None)
-                wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311
-                is_over = self.clock.elapsed_s() - began_s + wait_s > most_s
-                if is_over or not (repeat or is_limit):
-                    raise
-                self.clock.sleep(wait_s)
-                failures += 1
+        return repeated(self.clock, action, after_lost_reply=repeat)
 
     def _upload(self, file: Path, name: str) -> str:
         state = file.stat()

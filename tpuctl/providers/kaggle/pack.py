@@ -97,15 +97,17 @@ def kernel_text(job: dict[str, Any], packed: Packed | None) -> str:
     return f"{boot}\n\nmain({job!r}, {data!r})\n"
 
 
-def refuse_secrets(words: Sequence[str]) -> None:
-    """Raise UsageError for words that look like a secret: they would be in the kernel's source."""
+def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> None:
+    """Raise UsageError for words that look like a secret: they would be in what is sent."""
+    place = place or "the kernel's source"
+    hint = hint or (
+        "Add it as a Kaggle secret in the web editor, and read it in the script with "
+        "kaggle_secrets.UserSecretsClient().get_secret(NAME)."
+    )
     for word in words:
         if redact(word) != word:
-            raise UsageError(
-                f"This looks like a secret, and would be in the kernel's source: {redact(word)}",
-                hint="Add it as a Kaggle secret in the web editor, and read it in the script with "
-                "kaggle_secrets.UserSecretsClient().get_secret(NAME).",
-            )
+            told = f"This looks like a secret, and would be in {place}: {redact(word)}"
+            raise UsageError(told, hint=hint)
 
 
 def _own_files() -> Iterator[tuple[Path, str]]:

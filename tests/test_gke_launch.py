@@ -1,0 +1,368 @@
+"""`launch --on gke` against the emulated cluster: jobs, failures, what the cluster lacks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Tpuctl
+from tests.gke_world import SCALE, Clusters, launch
+from tests.gke_world import cluster as cluster
+from tests.waiting import wait_until
+from tpuctl.providers.gke.client import Cluster, find_context
+from tpuctl.providers.gke.follow import exit_of, worker_of
+from tpuctl.providers.gke.runs import find, run_store
+
+V6E = {"accelerator_type": "v6e-16"}
+ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
+
+
+@pytest.mark.slow
+def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    world = cluster()
+    result = tpuctl(*launch("--num-slices", "2", "--json"))
+    assert result.exit_code == 0
+    data = result.data
+    assert (data["state"], data["returncode"], data["provider"]) == ("Completed", 0, "gke")
+    assert [each["cause"] for each in data["attempts"]] == ["done"]
+    for worker in range(8):
+        said = f"[{worker}] worker {worker % 4} slice {worker // 4}"
+        assert said in result.stderr
+    assert "2 slices of v6e-16, 4 nodes each" in result.stderr
+    name = data["name"]
+    shown = tpuctl("show", name, "--json").data
+    assert (shown["state"], shown["chips"], shown["reachable"]) == ("TERMINATED", 32, "batch")
+    assert shown["emulated"]
+    assert "[7] worker 3 slice 1\n" in tpuctl("logs", name).stdout
+    assert tpuctl("delete", name, "--yes").exit_code == 0
+    assert tpuctl("show", name).exit_code != 0
+    assert world.calls("gke_delete") == 1
+
+
+@pytest.mark.slow
+def test_the_exit_code_is_the_jobs_and_crashes_are_counted(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE)
+    result = tpuctl(*launch("--max-restarts", "1", "--json", "--", "7", type="v6e-1"))
+    assert result.exit_code == 7
+    data = result.data
+    assert (data["state"], data["returncode"]) == ("Failed", 7)
+    assert [each["cause"] for each in data["attempts"]] == ["crash", "crash"]
+    assert (data["attempts"][-1]["exit_code"], data["attempts"][-1]["worker"]) == (7, 0)
+    assert "worker 0" in result.document["errors"][0]["message"]
+
+
+def pod(job: int, index: int, *codes: int | None, phase: str = "Failed") -> dict[str, Any]:
+    """A pod of a slice of 4 as the API describes it; None is a container that has not ended."""
+    labels = {"jobset.sigs.k8s.io/job-index": str(job), "tpuctl.dev/nodes-per-slice": "4",
+              "batch.kubernetes.io/job-completion-index": str(index)}  # fmt: skip
+    states = [
+        {"state": {} if code is None else {"terminated": {"exitCode": code}}} for code in codes
+    ]
+    return {"metadata": {"labels": labels}, "spec": {"containers": []},
+            "status": {"phase": phase, "containerStatuses": states}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([pod(1, 2, 5), pod(0, 3, 3)], (3, 3)),
+        ([pod(0, 0, 143), pod(0, 1, 137), pod(1, 3, 17)], (17, 7)),
+        ([pod(0, 0, 143), pod(0, 1, 143)], (143, 0)),
+        ([pod(0, 0, 0, phase="Succeeded"), pod(0, 1, 0, phase="Succeeded")], (0, None)),
+        ([pod(0, 0, 0, phase="Succeeded"), pod(0, 1, None, phase="Running")], (None, None)),
+        ([], (None, None)),
+    ],
+)
+def test_the_first_failure_of_its_own_is_the_exit_code(
+    pods: list[dict[str, Any]], expected: tuple[int | None, int | None]
+) -> None:
+    assert exit_of(sorted(pods, key=worker_of)) == expected
+
+
+@pytest.mark.slow
+def test_a_preempted_slice_costs_no_restart(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    cluster({**ONE, "preemptions": [{"slice": 0, "after_s": 0}]})
+    words = launch("--max-restarts", "0", "--env", "NAP=0.4", "--json", type="v6e-1")
+    result = tpuctl(*words)
+    assert result.exit_code == 0
+    assert [each["cause"] for each in result.data["attempts"]] == ["preempted", "done"]
+    assert "attempt 2: it was disrupted" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_time_limit_ends_the_job_and_is_no_crash(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    cluster(ONE)
+    result = tpuctl(*launch("--ttl", "10m", "--env", "NAP=60", "--json", type="v6e-1"))
+    assert result.exit_code == 3
+    assert [each["cause"] for each in result.data["attempts"]] == ["time_limit"]
+    assert result.document["errors"][0]["code"] == "deadline"
+
+
+@pytest.mark.slow
+def test_a_job_is_listed_stopped_and_deleted(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    world = cluster(ONE)
+    nap = ("--detach", "--job", "nap", "--json")
+    started = tpuctl(*launch(*nap, "--env", "NAP=600", type="v6e-1"))
+    assert (started.exit_code, started.data["name"], started.data["chips"]) == (0, "nap", 1)
+    wait_until(lambda: tpuctl("show", "nap", "--json").data["state"] == "READY")
+    (listed,) = tpuctl("list", "--provider", "gke", "--json").data["tpus"]
+    assert (listed["name"], listed["chips"], len(listed["workers"])) == ("nap", 1, 1)
+    assert listed["usd_per_hour"] is None
+    # The same command finds it; another one with its name is refused.
+    again = tpuctl(*launch(*nap, "--env", "NAP=600", type="v6e-1"))
+    assert (again.exit_code, again.data["name"]) == (0, "nap")
+    assert "has started nap before" in again.stderr
+    other = tpuctl(*launch(*nap, type="v6e-1"))
+    assert (other.exit_code, other.document["errors"][0]["code"]) == (1, "already_exists")
+    assert world.calls("gke_create") == 3
+    assert "Stopped job nap on" in tpuctl("stop", "nap").stdout
+    assert tpuctl("show", "nap", "--json").data["state"] == "SUSPENDED"
+    assert not world.emulator.scenario.gke.queues
+    assert tpuctl("ssh", "nap").exit_code == 2
+    done = tpuctl("delete", "nap", "--yes", "--json")
+    assert (done.exit_code, done.data["tpus"][0]["outcome"]) == (0, "deleted")
+    assert tpuctl("delete", "nap", "--yes").exit_code != 0
+
+
+@pytest.mark.slow
+def test_a_queue_admits_a_job_and_does_not_start_a_stopped_one_again(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster({**ONE, "queues": ["team"]})
+    assert tpuctl(*launch("--kueue", "team", "--json", type="v6e-1")).exit_code == 0
+    nap = ("--detach", "--job", "nap", "--env", "NAP=600")
+    words = launch("--kueue", "team", *nap, type="v6e-1")
+    assert tpuctl(*words).exit_code == 0
+    wait_until(lambda: tpuctl("show", "nap", "--json").data["state"] == "READY")
+    assert tpuctl("stop", "nap").exit_code == 0
+    api = Cluster(find_context())
+    wait_until(lambda: (find(api, "nap") or {})["status"]["conditions"][-1]["type"] == "Suspended")
+    for _ in range(20):
+        assert (find(api, "nap") or {})["spec"]["suspend"] is True
+
+
+LACKS: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
+    ({"job_sets": False}, (), "does not have the JobSet API"),
+    ({"node_pools": []}, (), "no nodes of TPU v6e"),
+    ({"node_pools": [{"accelerator_type": "v6e-64"}]}, (), "no slices of 4x4; its v6e are 8x8"),
+    ({"node_pools": [V6E]}, ("--num-slices", "2"), "nodes for 1 slices"),
+    ({"node_pools": [V6E]}, ("--spot",), "nodes for 0 slices (spot)"),
+    ({}, ("--kueue", "team"), "does not have Kueue"),
+    ({"queues": ["other"]}, ("--kueue", "team"), "has no queue team"),
+]
+
+
+@pytest.mark.parametrize(("gke", "words", "said"), LACKS, ids=[each[2] for each in LACKS])
+def test_what_the_cluster_lacks_is_said_before_anything_is_created(
+    cluster: Clusters, tpuctl: Tpuctl, gke: dict[str, Any], words: tuple[str, ...], said: str
+) -> None:
+    world = cluster(gke)
+    result = tpuctl(*launch(*words, "--json"))
+    assert (result.exit_code, result.document["errors"][0]["code"]) == (1, "not_found")
+    assert said in result.document["errors"][0]["message"]
+    assert result.document["errors"][0]["hint"]
+    assert world.calls("gke_create") == world.calls("storage_insert") == 0
+    assert run_store().runs("") == []
+
+
+@pytest.mark.slow
+def test_nodes_that_are_made_on_demand_need_not_be_there(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    cluster({"node_pools": []})
+    plan = tpuctl(*launch("--flex", "--dry-run", "--json"))
+    assert (plan.exit_code, "flex-start makes them" in plan.data["because"][-1]) == (0, True)
+    assert tpuctl(*launch("--no-check", "--detach", "--job", "waits")).exit_code == 0
+    assert tpuctl("show", "waits", "--json").data["state"] == "CREATING"
+
+
+def test_nodes_with_fewer_chips_than_usual_are_more_of_them(
+    cluster: Clusters, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A v6e-8 is one host of 8 chips, or two hosts of 4, with the same topology.
+    world = cluster({"node_pools": [{"accelerator_type": "v6e-8", "count": 2}]})
+    for node in list(world.emulator.cluster.objects.all("nodes")):
+        node["status"]["allocatable"]["google.com/tpu"] = "4"
+    plan = tpuctl(*launch("--dry-run", "--json", type="v6e-8")).data
+    (group,) = plan["manifest"]["spec"]["replicatedJobs"]
+    assert (plan["nodes"], group["template"]["spec"]["parallelism"]) == (2, 2)
+    (container,) = group["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": 4}
+
+
+def test_a_dry_run_is_a_manifest_and_creates_nothing(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    yaml = pytest.importorskip("yaml")
+    world = cluster()
+    result = tpuctl(*launch("--num-slices", "2", "--dry-run"))
+    assert result.exit_code == 0
+    document = yaml.safe_load(result.stdout)
+    assert (document["kind"], document["spec"]["replicatedJobs"][0]["replicas"]) == ("JobSet", 2)
+    assert "# the command without --dry-run uploads the code to gs://staging/jobs" in result.stdout
+    assert world.calls("storage_insert") == 0
+    assert list(world.emulator.cluster.objects.all("jobsets")) == []
+
+
+def test_a_dry_run_needs_no_cluster(
+    cluster: Clusters, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster()
+    monkeypatch.setenv("KUBECONFIG", "nowhere")
+    result = tpuctl(*launch("--dry-run"))
+    assert (result.exit_code, "not checked against a cluster" in result.stdout) == (0, True)
+    assert tpuctl(*launch("--json")).document["errors"][0]["code"] == "not_logged_in"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resume", "last"), "--resume has no effect"),
+        (("--cpu-devices", "2"), "--cpu-devices"),
+        (("--include-secrets",), "--include-secrets"),
+        (("--zone", "z"), "--zone"),
+        (("--max-usd", "3"), "--max-usd"),
+        (("--env", "TOKEN=hf_abcdefghijklmnopqrst"), "looks like a secret"),
+        (("--job", "Not_A_Name"), "not a valid name"),
+        (("--staging", "somewhere"), "fetches its code from a bucket"),
+        (("--type", "v6e-3"), "v6e-3"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    cluster: Clusters, tpuctl: Tpuctl, words: tuple[str, ...], said: str
+) -> None:
+    world = cluster()
+    result = tpuctl(*launch(*words, "--json"))
+    assert result.exit_code == 2
+    assert said in result.document["errors"][0]["message"]
+    assert world.calls("gke_create") == 0
+
+
+def test_options_of_gke_are_refused_elsewhere(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    cluster()
+    for words in (("--num-slices", "2"), ("--flex",), ("--kueue", "q"), ("--max-restarts", "9"),
+                  ("--accelerator-type", "v6e-16"), ("--staging", "gs://x")):  # fmt: skip
+        result = tpuctl("launch", "train.py", *words, "--json")
+        assert (result.exit_code, words[0] in result.document["errors"][0]["message"]) == (2, True)
+
+
+LOST = {"on": "gke_create", "nth": 2, "after_accept": True}
+BUSY = [
+    {"on": "gke_get", "error": "unavailable", "nth": 3},
+    {"on": "gke_list", "nth": 3, "error": "rate_limit"},
+    {"on": "gke_logs", "error": "cut", "after_bytes": 200},
+    {"on": "gke_logs", "error": "unavailable", "nth": 2},
+    {"on": "gke_logs", "error": "cut", "after_bytes": 300, "nth": 3},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "faults", [[LOST], [{**LOST, "error": "cut"}], BUSY], ids=["lost reply", "cut reply", "busy"]
+)
+def test_a_fault_neither_repeats_the_job_nor_loses_a_line(
+    cluster: Clusters, tpuctl: Tpuctl, faults: list[dict[str, Any]]
+) -> None:
+    world = cluster(ONE, faults=faults)
+    result = tpuctl(*launch("--json", type="v6e-1"))
+    assert result.exit_code == 0
+    assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+    lines = [line for line in result.stderr.splitlines() if "doctor:" in line or "worker 0" in line]
+    assert len(lines) == len(set(lines)) == 3
+
+
+def test_a_refused_job_leaves_no_record(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    world = cluster(faults=[{"on": "gke_create", "nth": 2, "error": "permission"}])
+    result = tpuctl(*launch("--json"))
+    assert (result.exit_code, result.document["errors"][0]["code"]) == (1, "permission_denied")
+    assert world.emulator.cluster.objects.all("jobsets") == []
+    assert list(run_store().folder.glob("*.json")) == []
+
+
+@pytest.mark.slow
+def test_a_job_that_was_killed_between_requests_is_found_by_the_same_command(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    """Killed while the create waits: its record is there, and perhaps the JobSet."""
+    world = cluster(ONE, faults=[{"on": "gke_create", "nth": 2, "error": "stall", "for_s": 600,
+                             "after_accept": True}])  # fmt: skip
+    words = [sys.executable, "-m", "tpuctl", *launch("--env", "NAP=0.2", "--json", type="v6e-1")]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: world.calls("gke_create") == 2)
+    wait_until(lambda: bool(world.emulator.cluster.objects.all("jobsets")))
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    (before,) = world.emulator.cluster.objects.all("jobsets")
+    result = tpuctl(*launch("--env", "NAP=0.2", "--json", type="v6e-1"))
+    assert (result.exit_code, result.data["name"]) == (0, before["metadata"]["name"])
+    assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    world = cluster(ONE)
+    words = [sys.executable, "-m", "tpuctl"]
+    words += launch("--env", "NAP=600", "--job", "nap", type="v6e-1")
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert child.stdout
+    said = ""
+    while "worker 0" not in said:
+        said += child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    rest, _ = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "nap goes on in the cluster" in rest
+    assert tpuctl("show", "nap", "--json").data["state"] == "READY"
+    assert tpuctl("delete", "nap", "--yes").exit_code == 0
+    assert world.emulator.scenario.time_scale == SCALE
+
+
+@pytest.mark.slow
+def test_a_job_that_is_deleted_while_it_is_followed_says_so(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE)
+    nap = launch("--detach", "--job", "nap", "--env", "NAP=600", type="v6e-1")
+    assert tpuctl(*nap).exit_code == 0
+    words = [sys.executable, "-m", "tpuctl", "logs", "nap", "--follow", "--json"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stderr
+    child.stderr.readline()
+    api = Cluster(find_context())
+    found = find(api, "nap")
+    assert found
+    api.delete(
+        "apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/nap", found["metadata"]["uid"]
+    )
+    out, _ = child.communicate(timeout=60)
+    assert json.loads(out)["errors"][0]["code"] == "not_found"
+    assert child.returncode == 1
+
+
+def test_another_job_of_the_same_name_is_not_deleted(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    world = cluster()
+    assert tpuctl(*launch("--detach", "--job", "nap", "--env", "NAP=600")).exit_code == 0
+    from tpuctl.providers.gke.provider import Gke
+
+    provider = Gke(None, lambda text: None)
+    plan = provider.plan_delete(["nap"], None)
+    (job,) = world.emulator.cluster.objects.all("jobsets")
+    job["metadata"]["uid"] = "another"
+    done = provider.delete(plan, timeout_s=60, on_progress=lambda progress: None)
+    assert done.tpus[0].outcome == "replaced"
+    assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+def test_without_a_job_of_ours_no_other_list_asks_the_cluster(
+    cluster: Clusters, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its kubeconfig may be of something else, and its login plugin take long."""
+    from tpuctl.providers.registry import in_use
+
+    cluster()
+    assert "gke" not in [each.abilities.name for each in in_use()]
+    assert tpuctl(*launch("--detach", "--job", "nap")).exit_code == 0
+    assert "gke" in [each.abilities.name for each in in_use()]

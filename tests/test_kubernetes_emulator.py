@@ -1,0 +1,252 @@
+"""The emulated cluster, by plain requests: policies, schedules, and errors as the real API's."""
+
+import json
+import urllib.error
+import urllib.request
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gke_world import Clusters
+from tests.gke_world import cluster as cluster
+from tests.waiting import wait_until
+
+JOBSETS = "apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+PODS = "api/v1/namespaces/default/pods"
+ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
+
+
+class Api:
+    """Requests to the cluster that the environment points to."""
+
+    def __init__(self, http: str) -> None:
+        self._root = f"{http}/kubernetes/"
+
+    def __call__(
+        self, verb: str, path: str, body: Any = None, kind: str = "application/json"
+    ) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self._root + path, data, {"Content-Type": kind}, method=verb
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                text = reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read()
+        is_log = "/log" in path and not text.startswith(b"{")
+        return text.decode() if is_log else json.loads(text)
+
+    def ended(self, name: str = "job") -> dict[str, Any]:
+        """Wait until a JobSet has ended."""
+        found: dict[str, Any] = {}
+
+        def is_over() -> bool:
+            found.update(self("GET", f"{JOBSETS}/{name}").get("status", {}))
+            return "terminalState" in found
+
+        wait_until(is_over)
+        return found
+
+
+@pytest.fixture
+def api(cluster: Clusters) -> Any:
+    def start(gke: dict[str, Any] | None = None, **more: Any) -> Api:
+        return Api(cluster(gke or ONE, **more).emulator.http)
+
+    return start
+
+
+def job_set(*command: str, name: str = "job", policy: Any = None, **spec: Any) -> dict[str, Any]:
+    chips = {"limits": {"google.com/tpu": 1}}
+    container = {
+        "name": "main",
+        "image": "x",
+        "command": list(command or ("true",)),
+        "resources": chips,
+    }
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    job = {
+        "parallelism": 1, "completions": 1, "backoffLimit": 0,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": [disrupted]}]},
+    }  # fmt: skip
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
+        "spec": {**({"failurePolicy": policy} if policy else {}), **spec,
+                 "replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": job}}]},
+    }  # fmt: skip
+
+
+FREE = {
+    "name": "free", "action": "RestartJobSetAndIgnoreMaxRestarts",
+    "onJobFailureReasons": ["PodFailurePolicy"],
+}  # fmt: skip
+
+
+def test_a_job_runs_and_its_log_stays(api: Any) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set("sh", "-c", "echo one; echo two >&2"))
+    assert call.ended()["terminalState"] == "Completed"
+    (pod,) = call("GET", PODS)["items"]
+    place = f"{PODS}/{pod['metadata']['name']}/log"
+    assert call("GET", place) == "one\ntwo\n"
+    assert call("GET", f"{place}?tailLines=1") == "two\n"
+    stamped = call("GET", f"{place}?timestamps=true").splitlines()
+    assert [line.partition(" ")[2] for line in stamped] == ["one", "two"]
+    assert call("GET", f"{place}?container=other")["code"] == 400
+    assert pod["spec"]["nodeName"] == "gke-tpu-pool-0-0"
+    reasons = [each["reason"] for each in call("GET", "api/v1/namespaces/default/events")["items"]]
+    assert reasons == ["AllJobsCompleted"]
+
+
+def test_a_job_that_has_ended_is_deleted_after_its_time(api: Any) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set(ttlSecondsAfterFinished=60))
+    wait_until(lambda: call("GET", f"{JOBSETS}/job").get("code") == 404)
+    assert call("GET", PODS)["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "restarts"),
+    [
+        (None, "FailedJobs", 0),
+        ({"maxRestarts": 0}, "ReachedMaxRestarts", 0),
+        ({"maxRestarts": 2}, "ReachedMaxRestarts", 2),
+        (
+            {"maxRestarts": 2, "rules": [{"action": "FailJobSet"}]},
+            "FailJobSetFailurePolicyAction",
+            0,
+        ),
+        ({"maxRestarts": 1, "rules": [FREE]}, "ReachedMaxRestarts", 1),
+    ],
+)
+def test_a_crash_follows_the_failure_policy(
+    api: Any, policy: Any, state: str, restarts: int
+) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set("sh", "-c", "exit 9", policy=policy))
+    status = call.ended()
+    assert (status["conditions"][-1]["reason"], status["restarts"]) == (state, restarts)
+    (pod,) = call("GET", PODS)["items"]
+    (container,) = pod["status"]["containerStatuses"]
+    assert container["state"]["terminated"]["exitCode"] == 9
+
+
+def test_a_preemption_is_a_disruption_and_free(api: Any) -> None:
+    call = api({**ONE, "preemptions": [{"slice": 0}]})
+    nap = "trap 'exit 143' TERM; sleep 0.4 & wait"
+    call("POST", JOBSETS, job_set("sh", "-c", nap, policy={"maxRestarts": 0, "rules": [FREE]}))
+    status = call.ended()
+    assert status["terminalState"] == "Completed"
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 0)
+
+
+def test_a_job_waits_for_nodes_and_says_so(api: Any) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set("sleep", "600", name="first"))
+    wait_until(lambda: call("GET", PODS)["items"])
+    call("POST", JOBSETS, job_set(name="second"))
+
+    def waits() -> bool:
+        found = call("GET", f"{PODS}?labelSelector=jobset.sigs.k8s.io/jobset-name=second")["items"]
+        return bool(found) and found[0]["status"]["conditions"][0]["reason"] == "Unschedulable"
+
+    wait_until(waits)
+    change = {"spec": {"suspend": True}}
+    call("PATCH", f"{JOBSETS}/first", change, "application/merge-patch+json")
+    assert call.ended("second")["terminalState"] == "Completed"
+
+
+def test_a_resumed_job_runs(api: Any) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set(suspend=True))
+    wait_until(lambda: call("GET", f"{JOBSETS}/job").get("status", {}).get("conditions"))
+    assert call("GET", PODS)["items"] == []
+    merge = "application/merge-patch+json"
+    call("PATCH", f"{JOBSETS}/job", {"spec": {"suspend": False}}, merge)
+    assert call.ended()["terminalState"] == "Completed"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code", "said"),
+    [
+        (("spec", "suspnd"), True, 400, 'unknown field "spec.suspnd"'),
+        (("spec", "failurePolicy"), {"maxRestarts": "3"}, 422, "must be of type integer"),
+        (("spec", "ttlSecondsAfterFinished"), -1, 422, "at least 0"),
+        (("spec", "successPolicy"), {"operator": "Some"}, 422, "Unsupported value"),
+        (("metadata", "name"), "j" * 60, 422, "DNS-1035"),
+        (("metadata", "name"), "j" * 54, 422, "too long"),
+        (("metadata", "nme"), "j", 400, "unknown field"),
+        (("spec", "failurePolicy"), {"rules": [FREE, FREE]}, 422, "not unique"),
+        (("spec", "coordinator"), {"replicatedJob": "w"}, 422, "does not have coordinator"),
+        (("metadata", "namespace"), "other", 400, "does not match"),
+    ],
+)
+def test_a_wrong_job_is_refused_as_the_real_api_does(
+    api: Any, path: tuple[str, str], value: Any, code: int, said: str
+) -> None:
+    call, made = api(), deepcopy(job_set())
+    made[path[0]][path[1]] = value
+    answer = call("POST", f"{JOBSETS}?fieldValidation=Strict", made)
+    assert (answer["kind"], answer["code"]) == ("Status", code)
+    assert said in answer["message"]
+    assert call("GET", JOBSETS)["items"] == []
+
+
+def test_what_may_not_change_does_not(api: Any) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set("sleep", "600"))
+    assert call("POST", JOBSETS, job_set())["reason"] == "AlreadyExists"
+    merge, policy = "application/merge-patch+json", {"failurePolicy": {"maxRestarts": 9}}
+    assert "immutable" in call("PATCH", f"{JOBSETS}/job", {"spec": policy}, merge)["message"]
+    wrong = {"preconditions": {"uid": "another"}}
+    assert call("DELETE", f"{JOBSETS}/job", wrong)["code"] == 409
+    assert call("DELETE", f"{JOBSETS}/job")["status"] == "Success"
+    assert call("DELETE", f"{JOBSETS}/job")["code"] == 404
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [("GET", "apis/apps/v1"), ("GET", "api/v1/namespaces/default/secrets"),
+     ("POST", "api/v1/nodes"), ("DELETE", "api/v1/nodes/gke-tpu-pool-0-0"),
+     ("POST", PODS), ("GET", "nowhere")],
+)  # fmt: skip
+def test_what_the_emulator_does_not_have_is_not_found(api: Any, verb: str, path: str) -> None:
+    answer = api()(verb, path, {} if verb == "POST" else None)
+    assert (answer["kind"], answer["code"]) == ("Status", 404)
+
+
+def test_a_body_that_is_no_object_is_refused(api: Any) -> None:
+    call = api()
+    bodies: list[Any] = [[], "x", {"metadata": []}, {"metadata": {"name": 3}}, {}]
+    for body in bodies:
+        assert call("POST", JOBSETS, body)["kind"] == "Status"
+
+
+def test_jobs_outlive_the_emulator_and_what_ran_starts_again(
+    cluster: Clusters, tmp_path: Path
+) -> None:
+    from tests.conftest import EMULATOR_TOKEN
+    from tests.gke_world import SCALE
+    from tpuctl.clock import WallClock
+    from tpuctl.emulator.server import serve
+
+    scenario, place = {"time_scale": SCALE, "gke": {**ONE, "start_s": 0}}, tmp_path / "kept"
+    for attempt in (0, 1):
+        with serve(scenario, clock=WallClock(), folder=place, secret=EMULATOR_TOKEN) as emulator:
+            call = Api(emulator.http)
+            if attempt == 0:
+                call("POST", JOBSETS, job_set("sleep", "600"))
+            wait_until(lambda: call("GET", PODS)["items"])  # noqa: B023
+            assert call("GET", f"{JOBSETS}/job")["status"]["restarts"] == attempt
+            wait_until(lambda: (place / "storage" / "kubernetes" / "jobsets.json").exists())
+
+
+def test_only_who_knows_the_secret_is_answered(api: Any) -> None:
+    call = api()
+    call._root = call._root.replace("only-the-tests-know-this/", "")
+    assert call("GET", "version")["code"] == 401

@@ -1,0 +1,90 @@
+"""What shell completion offers besides commands and options: nothing is requested for it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tpuctl.settings import state_dir
+
+# What may be a word of a command line without quotes.
+_WORD = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
+_MOST_BYTES = 1 << 20
+
+
+def tpus() -> Iterator[str]:
+    """Yield the names of TPUs and runs that this machine has asked for."""
+    for document in _records("creates", "colab", "kaggle"):
+        if document.get("phase") != "closed":
+            yield from _values(document, "name")
+
+
+def jobs() -> Iterator[str]:
+    """Yield the names of jobs that this machine watches or has started."""
+    for document in _records("watches", "colab", "kaggle"):
+        yield from _values(document, "job")
+
+
+def types() -> Iterator[str]:
+    """Yield all types of TPUs."""
+    from tpuctl.hardware.types import all_sizes
+
+    return iter(all_sizes())
+
+
+def zones() -> Iterator[str]:
+    """Yield all zones with TPUs."""
+    from tpuctl.hardware.types import all_zones
+
+    return iter(all_zones())
+
+
+def templates() -> Iterator[str]:
+    """Yield the names of all templates."""
+    from tpuctl.training.catalog import list_templates
+
+    return (template.name for template in list_templates().templates)
+
+
+_BY_METAVAR: dict[str, Callable[[], Iterator[str]]] = {
+    "NAME": tpus, "[NAME]": tpus, "NAME...": tpus, "[NAME|local]": tpus, "NAME -- CMD...": tpus,
+    "TYPE": types, "[TYPE]": types, "ZONE": zones, "ZONE,...": zones, "JOB": jobs,
+    "TEMPLATE": templates, "TEMPLATE|SCRIPT": templates,
+}  # fmt: skip
+
+
+def offer(parameter: Any) -> None:
+    """Let the shell complete a parameter whose metavar names something that is known here."""
+    if not (known := _BY_METAVAR.get(parameter.metavar or "")):
+        return
+
+    def matching(context: Any, parameter: Any, incomplete: str) -> list[str]:
+        # Of a list, such as zones, the last word is completed.
+        done, comma, begun = incomplete.rpartition(",")
+        words = {word for word in known() if word.startswith(begun) and _WORD.fullmatch(word)}
+        return [f"{done}{comma}{word}" for word in sorted(words)]
+
+    parameter._custom_shell_complete = matching
+
+
+def _records(*folders: str) -> Iterator[dict[str, Any]]:
+    for folder in folders:
+        for path in sorted((state_dir() / folder).glob("*.json")):
+            if isinstance(document := _read(path), dict):
+                yield document
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes()) if path.stat().st_size < _MOST_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _values(document: Any, name: str) -> Iterator[str]:
+    for key, value in document.items():
+        if key == name and isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from _values(value, name)

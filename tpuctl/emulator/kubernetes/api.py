@@ -1,0 +1,371 @@
+"""The Kubernetes API over HTTP, as kubectl and the official clients call it."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.faults import FaultCounts, StorageFault
+from tpuctl.emulator.http import ConnectionCut, HttpApi, Reply, Request, Route, Stream
+from tpuctl.emulator.kubernetes.controller import QUEUE, Controller
+from tpuctl.emulator.kubernetes.discovery import META_V1, ROOT, Discovery
+from tpuctl.emulator.kubernetes.objects import (
+    Objects,
+    kube_error,
+    schema_problems,
+    webhook_problems,
+)
+from tpuctl.emulator.kubernetes.pods import Kubelet
+from tpuctl.emulator.methods import Document
+from tpuctl.emulator.service import Emulator
+from tpuctl.storage.local import write_atomically
+
+_LARGEST_BODY = 3 << 20
+_TICK_S = 0.02
+_WATCH_S = 300.0
+_MUTABLE = ("suspend", "ttlSecondsAfterFinished")
+
+
+class KubernetesApi:
+    """The cluster of one emulator, with one namespace."""
+
+    def __init__(self, emulator: Emulator, folder: Path) -> None:
+        self._emulator, self._plan = emulator, emulator.scenario.gke
+        self._kept, self._folder = folder / "jobsets.json", folder
+        self.objects = objects = Objects(emulator.now)
+        self._faults = FaultCounts(emulator.scenario.storage_faults)
+        scale = emulator.scenario.time_scale
+        self._kubelet = Kubelet(objects, folder / "pods", emulator=emulator, scale=scale)
+        self._controller = Controller(objects, self._kubelet, self._plan)
+        self._resources = {
+            plural: row
+            for plural, row in load_data("kubernetes")["resources"].items()
+            if ("jobset" not in row[0] or self._plan.job_sets)
+            and ("kueue" not in row[0] or self._plan.queues)
+        }
+        objects.put("namespaces", {"metadata": {"name": "default"}, "spec": {}, "status": {}})
+        for node in (node for pool in self._plan.pools for node in pool.nodes()):
+            objects.put("nodes", node)
+        for queue in self._plan.queues:
+            spec = {"clusterQueue": "tpus"}
+            objects.put("localqueues", {"metadata": {"name": queue}, "spec": spec, "status": {}})
+        if self._kept.exists():
+            self._resume()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Kill the pods; the JobSets are kept for the next start."""
+        self._closed.set()
+        self._thread.join()
+        self._kubelet.close()
+
+    def _run(self) -> None:
+        kept = 0
+        while not self._closed.wait(_TICK_S):
+            self._controller.step()
+            with self.objects.changed:
+                if kept != self.objects.revision:
+                    kept, held = self.objects.revision, self.objects.all("jobsets")
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    write_atomically(self._kept, json.dumps(held), private=True)
+
+    def _resume(self) -> None:
+        """Bring back the JobSets of the last run; those that ran have lost all their nodes."""
+        for job_set in json.loads(self._kept.read_bytes()):
+            if job_set.get("status") and not job_set["status"].get("terminalState"):
+                job_set["status"]["restarts"] += 1
+            self.objects.put("jobsets", job_set)
+
+    def http_api(self) -> HttpApi:
+        """Return the routes."""
+        routes = Discovery(self._resources, self._emulator).routes()
+        verbs = {"GET": self._get, "POST": self._create, "PATCH": self._patch,
+                 "DELETE": self._delete}  # fmt: skip
+        for plural, (base, _, namespaced, _) in self._resources.items():
+            inside = f"{ROOT}/{base}" + ("/namespaces/{namespace}" if namespaced else "")
+            routes.append(
+                Route(f"GET {inside}/{plural}", partial(self._answer, "list", plural, self._list))
+            )
+            routes.append(
+                Route(
+                    f"POST {inside}/{plural}", partial(self._answer, "create", plural, self._create)
+                )
+            )
+            if namespaced:
+                every = partial(self._answer, "list", plural, self._list)
+                routes.append(Route(f"GET {ROOT}/{base}/{plural}", every))
+            for verb, action in verbs.items():
+                if verb != "POST":
+                    one = partial(self._answer, verb.lower(), plural, action)
+                    routes.append(Route(f"{verb} {inside}/{plural}/{{name}}", one))
+        log = f"GET {ROOT}/api/v1/namespaces/{{namespace}}/pods/{{name}}/log"
+        routes.append(Route(log, partial(self._answer, "logs", "pods", self._log)))
+        return HttpApi((f"{ROOT}/",), routes, kube_error)
+
+    def _answer(
+        self, on: str, plural: str, action: Callable[[str, Request], Reply], request: Request
+    ) -> Reply:
+        """Answer a request about objects, with the faults that the scenario plans."""
+        time.sleep(self._emulator.scenario.latency_ms / 1000)
+        name = request.names.get("name", plural)
+        self._emulator.requests.append((f"gke_{on}", request.names.get("namespace", ""), name))
+        verb = {"logs": "get"}.get(on, on)
+        if verb not in self._resources[plural][3].split():
+            raise kube_error("unimplemented")
+        with self.objects.changed:
+            due = self._faults.due(
+                lambda plan: plan.on == f"gke_{on}" and fnmatchcase(name, plan.name)
+            )
+        fault = due[0] if due else None
+        if fault and not fault.after_accept and not (fault.byte_fault and on == "logs"):
+            _break(fault)
+        reply = action(plural, request)
+        if fault and fault.after_accept:
+            _break(fault)
+        return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply
+
+    def _list(self, plural: str, request: Request) -> Reply:
+        query, (base, kind, *_) = request.query, self._resources[plural]
+        namespace = request.names.get("namespace")
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+
+        def matches(each: Document) -> bool:
+            meta = each["metadata"]
+            here = namespace is None or meta.get("namespace") == namespace
+            return here and _selected(meta.get("labels", {}), labels) and _fields(each, fields)
+
+        with self.objects.changed:
+            found, revision = self.objects.all(plural, matches), self.objects.revision
+            found = deepcopy(sorted(found, key=lambda each: each["metadata"]["name"]))
+        if query.get("watch") in ("true", "1"):
+            since = query.get("resourceVersion", "")
+            until = time.monotonic() + float(query.get("timeoutSeconds") or _WATCH_S)
+            is_over = lambda: self._closed.is_set() or time.monotonic() > until  # noqa: E731
+            first = (
+                [] if since not in ("", "0") else [{"type": "ADDED", "object": o} for o in found]
+            )
+            after = int(since) if since.isdecimal() and since != "0" else revision
+            changes = self.objects.watch(plural, matches, after, is_over)
+            lines = (
+                json.dumps(each).encode() + b"\n" for part in (first, changes) for each in part
+            )
+            return Reply(content=Stream(lines), headers={"Content-Type": "application/json"})
+        first_one = int(query.get("continue") or 0)
+        last = first_one + int(query.get("limit") or len(found) or 1)
+        meta = {"resourceVersion": str(revision)}
+        meta |= {"continue": str(last)} if last < len(found) else {}
+        version = base.partition("/")[2]
+        return Reply(document={"apiVersion": version, "kind": f"{kind}List", "metadata": meta,
+                               "items": found[first_one:last]})  # fmt: skip
+
+    def _get(self, plural: str, request: Request) -> Reply:
+        with self.objects.changed:
+            return Reply(document=deepcopy(self._found(plural, request)))
+
+    def _found(self, plural: str, request: Request) -> Document:
+        found = self.objects.find(plural, request.names.get("namespace", ""), request.names["name"])
+        if found is None:
+            raise kube_error("not_found", what=self._what(plural, request.names["name"]))
+        return found
+
+    def _what(self, plural: str, name: str) -> str:
+        group = self._resources[plural][0].removeprefix("apis/").partition("/")[0]
+        return f'{plural}{"" if group == "api" else "." + group} "{name}"'
+
+    def _create(self, plural: str, request: Request) -> Reply:
+        made = _body(request)
+        meta = made.setdefault("metadata", {})
+        if not isinstance(meta, dict):
+            raise kube_error("body")
+        if prefix := meta.get("generateName"):
+            meta.setdefault("name", f"{prefix}{self.objects.revision:05x}")
+        namespace = request.names["namespace"]
+        if meta.setdefault("namespace", namespace) != namespace:
+            why = "the namespace of the object does not match the namespace of the request"
+            raise kube_error("bad_request", why=why)
+        with self.objects.changed:
+            self._check(plural, made, strict=request.query.get("fieldValidation") == "Strict")
+            if not self.objects.find("namespaces", "", namespace):
+                raise kube_error("not_found", what=f'namespaces "{namespace}"')
+            if self.objects.find(plural, namespace, meta["name"]):
+                raise kube_error("exists", what=self._what(plural, meta["name"]))
+            _default(made, queued=bool(self._plan.queues))
+            if request.query.get("dryRun") == "All":
+                return Reply(201, document=made)
+            meta["generation"] = 1
+            return Reply(201, document=deepcopy(self.objects.put(plural, made)))
+
+    def _check(self, plural: str, made: Document, *, strict: bool) -> None:
+        """Do what the schema, its strict reading and JobSet's webhook do."""
+        problems = list(schema_problems(made, load_data("jobset_schema")["schema"]))
+        unknown = [each for each in problems if each.startswith("unknown field")]
+        if unknown and strict:
+            why = f"strict decoding error: {', '.join(unknown)}"
+            raise kube_error(
+                "bad_request", why=f'JobSet in version "v1alpha2" cannot be handled: {why}'
+            )
+        # The webhook names the rules before the schema asks for names.
+        optional = re.compile(r"spec\.failurePolicy\.rules\[\d+\]\.name: Required value")
+        problems = [e for e in problems if e not in unknown and not optional.fullmatch(e)]
+        name = made["metadata"].get("name")
+        problems += [] if isinstance(name, str) else ["metadata.name: Required value"]
+        problems += [] if problems else list(webhook_problems(made))
+        if problems:
+            raise kube_error(
+                "invalid", what=f'JobSet.jobset.x-k8s.io "{name}"', why="; ".join(problems)
+            )
+
+    def _patch(self, plural: str, request: Request) -> Reply:
+        if "merge-patch+json" not in request.headers.get("Content-Type", ""):
+            raise kube_error("bad_request", why="the emulator takes merge patches only")
+        change = _body(request)
+        with self.objects.changed:
+            return self._update(plural, request, _merged(self._found(plural, request), change))
+
+    def _update(self, plural: str, request: Request, new: Document) -> Reply:
+        """Change an object in place, where it may be changed: most of a JobSet may not."""
+        old = self._found(plural, request)
+        if plural == "jobsets":
+            _default(new, queued=False)
+            self._check(plural, new, strict=False)
+            for name in {*old["spec"], *new["spec"]} - {*_MUTABLE}:
+                if old["spec"].get(name) != new["spec"].get(name):
+                    what = f'JobSet.jobset.x-k8s.io "{request.names["name"]}"'
+                    raise kube_error("invalid", what=what, why=f"spec.{name}: Value is immutable")
+        if request.query.get("dryRun") != "All":
+            old.update(new)
+            self.objects.put(plural, old)
+        return Reply(document=deepcopy(new))
+
+    def _delete(self, plural: str, request: Request) -> Reply:
+        body = _body(request) if not request.body.is_empty else {}
+        with self.objects.changed:
+            found = self._found(plural, request)
+            wanted = (body.get("preconditions") or {}).get("uid")
+            if wanted and wanted != found["metadata"]["uid"]:
+                what = self._what(plural, request.names["name"])
+                raise kube_error("conflict", what=what, why="the UID in the precondition differs")
+            if request.query.get("dryRun") != "All":
+                self._controller.delete(found)
+        details = {"name": request.names["name"], "kind": plural, "uid": found["metadata"]["uid"]}
+        return Reply(
+            document={
+                **META_V1,
+                "kind": "Status",
+                "metadata": {},
+                "status": "Success",
+                "details": details,
+            }
+        )
+
+    def _log(self, plural: str, request: Request) -> Reply:
+        document, query = self._found("pods", request), request.query
+        names = [each["name"] for each in document["spec"]["containers"]]
+        known = [*names, *(each["name"] for each in document["spec"].get("initContainers", ()))]
+        container = query.get("container") or names[0]
+        pod = self._kubelet.find(document)
+        name = request.names["name"]
+        if container not in known:
+            raise kube_error(
+                "bad_request", why=f"container {container} is not valid for pod {name}"
+            )
+        if query.get("previous") == "true":
+            why = f'previous terminated container "{container}" in pod "{name}" not found'
+            raise kube_error("bad_request", why=why)
+        if pod is None or container not in pod.logs:
+            why = f'container "{container}" in pod "{name}" is waiting to start: PodInitializing'
+            raise kube_error("bad_request", why=why)
+        follow = query.get("follow") == "true"
+        lines = self._kubelet.follow(pod, container, follow=follow)
+        if tail := query.get("tailLines"):
+            skipped = max(0, len(pod.logs[container]) - int(tail))
+            lines = (each for number, each in enumerate(lines) if number >= skipped)
+        since, stamped = query.get("sinceTime", ""), query.get("timestamps") == "true"
+        text = (b"%b %b" % (at.encode(), line) if stamped else line
+                for at, line in lines if at[:19] >= since[:19])  # fmt: skip
+        return Reply(content=Stream(iter(text)), headers={"Content-Type": "text/plain"})
+
+
+def _body(request: Request) -> Document:
+    try:
+        found = json.loads(request.body.read(_LARGEST_BODY))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise kube_error("body")
+    return found
+
+
+def _default(made: Document, *, queued: bool) -> None:
+    """Fill in what JobSet's webhook, and Kueue's, fill in."""
+    spec = made["spec"]
+    spec.setdefault("successPolicy", {"operator": "All"})
+    spec.setdefault("startupPolicy", {"startupPolicyOrder": "AnyOrder"})
+    spec.setdefault("network", {}).setdefault("enableDNSHostnames", True)
+    spec["network"].setdefault("publishNotReadyAddresses", True)
+    for each in spec.get("replicatedJobs", ()):
+        each.setdefault("replicas", 1)
+        each["template"]["spec"].setdefault("completionMode", "Indexed")
+        each["template"]["spec"]["template"].setdefault("spec", {}).setdefault(
+            "restartPolicy", "OnFailure"
+        )
+    for number, rule in enumerate(spec.get("failurePolicy", {}).get("rules", ())):
+        rule.setdefault("name", f"failurePolicyRule{number}")
+    if queued and QUEUE in made["metadata"].get("labels", {}):
+        spec["suspend"] = True
+
+
+def _merged(old: Any, change: Any) -> Any:
+    """Apply a merge patch (RFC 7386)."""
+    if not isinstance(change, dict):
+        return change
+    new = dict(old) if isinstance(old, dict) else {}
+    for name, value in change.items():
+        if value is None:
+            new.pop(name, None)
+        else:
+            new[name] = _merged(new.get(name), value)
+    return new
+
+
+def _selected(labels: Document, selector: str) -> bool:
+    """Whether labels match a selector of the forms a=b, a!=b, a and !a."""
+    for part in filter(None, selector.split(",")):
+        name, equals, value = part.replace("==", "=").partition("=")
+        if not equals:
+            met = (name.lstrip("!") in labels) != name.startswith("!")
+        else:
+            met = (labels.get(name.rstrip("!")) == value) != name.endswith("!")
+        if not met:
+            return False
+    return True
+
+
+def _fields(document: Document, selector: str) -> bool:
+    for part in filter(None, selector.split(",")):
+        path, _, value = part.replace("==", "=").partition("=")
+        found: Any = document
+        for name in path.rstrip("!").split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if (str(found or "") == value) == path.endswith("!"):
+            return False
+    return True
+
+
+def _break(fault: StorageFault) -> None:
+    """Answer late, not at all, or with an error."""
+    if fault.error == "stall":
+        time.sleep(fault.for_s)
+    elif fault.byte_fault:
+        raise ConnectionCut
+    else:
+        raise kube_error(fault.error)

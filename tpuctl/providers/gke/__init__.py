@@ -1,0 +1,1 @@
+"""GKE: whole jobs as JobSets, which the cluster schedules and restarts."""

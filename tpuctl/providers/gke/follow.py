@@ -1,0 +1,303 @@
+"""Follow a job on GKE to its end: the logs of all its pods, its attempts, its exit code."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from tpuctl.errors import (
+    DeadlineError,
+    InvalidInputError,
+    JobLostError,
+    NotFoundError,
+    ScriptFailedError,
+    TpuctlError,
+    UnavailableError,
+)
+from tpuctl.outcome import Outcome
+from tpuctl.providers.gke.client import CORE, Cluster, Json
+from tpuctl.providers.gke.manifest import NODES
+from tpuctl.providers.gke.runs import Note, find, run_store
+from tpuctl.remote.output import Output, Sink
+
+T = TypeVar("T")
+_POLL_S = 10.0
+_JOBSET = "jobset.sigs.k8s.io"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt and how it ended; `exit_code` is the first that is not zero, by worker."""
+
+    cause: Literal["preempted", "crash", "done", "time_limit", "running"]
+    exit_code: int | None = None
+    worker: int | None = None
+
+
+@dataclass(frozen=True)
+class StartedClusterRun(Outcome):
+    """A job that goes on alone."""
+
+    name: str
+    provider: str
+    context: str
+    chips: int
+
+
+@dataclass(frozen=True)
+class ClusterRun(Outcome):
+    """A job on GKE that has ended: its exit code, and what became of each attempt."""
+
+    name: str
+    provider: str
+    context: str
+    state: str
+    returncode: int | None
+    attempts: tuple[Attempt, ...]
+    why: str = field(default="", metadata={"internal": True})
+
+    @property
+    def exit_code(self) -> int:
+        """The job's exit code; our own error's where it is unknown."""
+        is_limit = bool(self.failures) and isinstance(self.failures[0], DeadlineError)
+        return super().exit_code if is_limit or self.returncode is None else self.returncode
+
+    @property
+    def failures(self) -> tuple[TpuctlError, ...]:
+        """Why the job failed."""
+        if self.state == "Completed":
+            return ()
+        if self.attempts[-1].cause == "time_limit":
+            hint = "Run it again with a longer --ttl, from its checkpoints."
+            return (DeadlineError(f"{self.name} reached its time limit.", hint=hint),)
+        if self.returncode is None:
+            told = f"{self.name} is {self.state}, and its exit code is unknown. {self.why}".strip()
+            return (JobLostError(told, hint=f"kubectl describe jobset {self.name}"),)
+        last = self.attempts[-1]
+        told = f"{self.name} failed on worker {last.worker} with exit code {self.returncode}."
+        return (ScriptFailedError(f"{told} {self.why}".strip()),)
+
+
+def pods_of(cluster: Cluster, name: str) -> list[Json]:
+    """Read the pods of a job, in the order of its workers."""
+    selector = f"{_JOBSET}/jobset-name={name}"
+    found = cluster.list(f"{CORE}/{cluster.namespace}/pods", labelSelector=selector)
+    return sorted(found, key=worker_of)
+
+
+def worker_of(pod: Json) -> int:
+    """Return the number of a pod among all workers: slice by slice."""
+    meta = pod.get("metadata") or {}
+    labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    spec = pod.get("spec") or {}
+    index, part = labels.get(_INDEX, "0"), labels.get(f"{_JOBSET}/job-index", "0")
+    count = labels.get(NODES, "1")
+    return int(part) * int(count) + int(index) if spec else 0
+
+
+def exit_of(pods: list[Json]) -> tuple[int | None, int | None]:
+    """Return the first exit code that is not zero and its worker; 0 where all have ended well.
+
+    A job ends with its first failure, so that pods which were stopped for it count last.
+    """
+    codes = [(worker_of(pod), code) for pod in pods if (code := _code(pod)) is not None]
+    failed = [each for each in codes if each[1]]
+    own = [each for each in failed if each[1] not in (137, 143)] or failed
+    if own:
+        return own[0][1], own[0][0]
+    return (0, None) if codes and len(codes) == len(pods) else (None, None)
+
+
+def _code(pod: Json) -> int | None:
+    status = pod.get("status") or {}
+    kinds = ("initContainerStatuses", "containerStatuses")
+    states = [each.get("state") or {} for kind in kinds for each in status.get(kind) or ()]
+    codes = [state["terminated"].get("exitCode") for state in states if state.get("terminated")]
+    known = [code for code in codes if isinstance(code, int)]
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    return next((code for code in known if code), 0 if known and is_over else None)
+
+
+def terminal_state(job_set: Json) -> tuple[str, str]:
+    """Return Completed or Failed and why, or nothing while it has not ended."""
+    for each in (job_set.get("status") or {}).get("conditions") or ():
+        if each.get("type") in ("Completed", "Failed") and each.get("status") == "True":
+            return str(each["type"]), f"{each.get('message') or ''} ({each.get('reason')})"
+    return "", ""
+
+
+async def _elsewhere(action: Callable[..., T], *arguments: Any) -> T:
+    """Do something that blocks in a thread that nobody waits for when this ends by Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(set_it: Callable[..., None], value: Any) -> None:
+        with suppress(RuntimeError):  # The loop has ended.
+            loop.call_soon_threadsafe(lambda: None if future.done() else set_it(value))
+
+    def act() -> None:
+        try:
+            result = action(*arguments)
+        except BaseException as error:
+            tell(future.set_exception, error)
+        else:
+            tell(future.set_result, result)
+
+    threading.Thread(target=act, daemon=True).start()
+    return await future
+
+
+class Follower:
+    """Passes on the logs of a job's pods while it watches the job, across its attempts."""
+
+    def __init__(self, cluster: Cluster, name: str, sink: Sink, note: Note) -> None:
+        self._cluster, self._name, self._note = cluster, name, note
+        self._sink = sink
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._attempts: list[Attempt] = []
+        self._last: list[Json] = []
+        self._told = ""
+
+    async def run(self) -> ClusterRun:
+        """Follow the job to its end."""
+        job_set = await self._read()
+        count = _size(job_set)
+        async with Output(tuple(range(count)), self._sink) as output:
+            while True:
+                state, why = terminal_state(job_set)
+                pods = await _elsewhere(pods_of, self._cluster, self._name)
+                self._observe(job_set, pods)
+                for pod in pods:
+                    self._follow_pod(output, pod)
+                if state:
+                    break
+                self._tell(job_set, pods)
+                await _elsewhere(self._cluster.clock.sleep, _POLL_S)
+                job_set = await self._read()
+            await asyncio.gather(*self._readers.values())
+        return self._conclude(job_set, state, why)
+
+    async def _read(self) -> Json:
+        found = await _elsewhere(find, self._cluster, self._name)
+        if found is None:
+            told = f"{self._name} was deleted while it was followed."
+            raise NotFoundError(told, hint="tpuctl list --provider gke")
+        return found
+
+    def _follow_pod(self, output: Output, pod: Json) -> None:
+        uid, status = str(pod["metadata"]["uid"]), pod.get("status") or {}
+        for kind in ("initContainerStatuses", "containerStatuses"):
+            for each in status.get(kind) or ():
+                key, state = f"{uid}/{each['name']}", each.get("state") or {}
+                ended = state.get("terminated")
+                # What fetches the code says something only where it fails.
+                silent = kind == "initContainerStatuses" and not (ended and ended.get("exitCode"))
+                if key not in self._readers and not silent and (ended or "running" in state):
+                    reading = self._read_log(output, pod, str(each["name"]))
+                    self._readers[key] = asyncio.create_task(reading)
+
+    async def _read_log(self, output: Output, pod: Json, container: str) -> None:
+        loop, worker = asyncio.get_running_loop(), worker_of(pod)
+
+        def read() -> None:
+            for line in log_lines(self._cluster, pod, container, follow=True, note=self._note):
+                asyncio.run_coroutine_threadsafe(output.take(worker, 1, line), loop).result()
+
+        await _elsewhere(read)
+
+    def _observe(self, job_set: Json, pods: list[Json]) -> None:
+        """Count the restarts, and how the attempt before each has ended."""
+        status = job_set.get("status") or {}
+        restarts = int(status.get("restarts") or 0)
+        counted = int(status.get("restartsCountTowardsMax") or 0)
+        seen = sum(each.cause == "crash" for each in self._attempts)
+        while len(self._attempts) < restarts:
+            crashed = counted > seen
+            code, worker = exit_of(self._last) if crashed else (None, None)
+            self._attempts.append(Attempt("crash" if crashed else "preempted", code, worker))
+            seen += crashed
+            why = "it crashed" if crashed else "it was disrupted"
+            self._note(f"{self._name} restarts, attempt {len(self._attempts) + 1}: {why}.")
+        attempt = str(restarts)
+        label = f"{_JOBSET}/restart-attempt"
+        self._last = [
+            pod
+            for pod in pods
+            if (pod["metadata"].get("labels") or {}).get(label, attempt) == attempt
+        ]
+
+    def _tell(self, job_set: Json, pods: list[Json]) -> None:
+        """Say what a job waits for, once."""
+        waits = ""
+        if (job_set.get("spec") or {}).get("suspend"):
+            waits = "it is suspended, as a queue does until there is room: tpuctl show"
+        for pod in pods:
+            for each in (pod.get("status") or {}).get("conditions") or ():
+                if each.get("reason") == "Unschedulable":
+                    waits = str(each.get("message"))
+        if waits and waits != self._told:
+            self._note(f"{self._name} waits: {waits}")
+        self._told = waits
+
+    def _conclude(self, job_set: Json, state: str, why: str) -> ClusterRun:
+        code, worker = exit_of(self._last)
+        cause = "done" if state == "Completed" else "crash"
+        cause = "time_limit" if "FailJobSet" in why else cause
+        if run := run_store().find(self._name):
+            run_store().write(run, phase="home", exit_code=code)
+        return ClusterRun(
+            name=self._name,
+            provider="gke",
+            context=self._cluster.context.name,
+            state=state,
+            returncode=0 if state == "Completed" else code,
+            attempts=(*self._attempts, Attempt(cause, code, worker)),  # type: ignore[arg-type]
+            why=why,
+        )
+
+
+def follow(cluster: Cluster, name: str, *, sink: Sink, note: Note) -> ClusterRun:
+    """Follow a job to its end."""
+    return asyncio.run(Follower(cluster, name, sink, note).run())
+
+
+def log_lines(
+    cluster: Cluster, pod: Json, container: str, *, follow: bool, note: Note
+) -> Iterator[bytes]:
+    """Read a log line by line, and go on after a broken connection where it broke off."""
+    name, last, failures = str(pod["metadata"]["name"]), "", 0
+    path = f"{CORE}/{cluster.namespace}/pods/{name}/log"
+    query: dict[str, Any] = {"container": container, "timestamps": "true"}
+    query |= {"follow": "true"} if follow else {}
+    while True:
+        since = {"sinceTime": f"{last[:19]}Z"} if last else {}
+        try:
+            for line in cluster.lines(path, **query, **since):
+                stamp, _, text = line.partition(b" ")
+                time = stamp.decode("ascii", "replace")
+                # The API goes back to the whole second.
+                if time > last:
+                    last, failures = time, 0
+                    yield text
+            return
+        except (NotFoundError, InvalidInputError):
+            # Its pod is gone, or has not started.
+            return
+        except UnavailableError as error:
+            failures += 1
+            if failures >= _TRIES:
+                note(f"Warning: the end of the log of {name} is missing: {error}")
+                return
+            cluster.clock.sleep(_POLL_S)
+
+
+def _size(job_set: Json) -> int:
+    jobs = (job_set.get("spec") or {}).get("replicatedJobs") or ()
+    return sum(
+        int(each.get("replicas") or 1) * int(each["template"]["spec"].get("parallelism") or 1)
+        for each in jobs
+    )

@@ -1,0 +1,275 @@
+"""GKE behind the port: jobs that can be listed, followed, stopped and deleted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NoReturn
+
+from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
+from tpuctl.cloud.gc import GcResult
+from tpuctl.cloud.list import TpuList
+from tpuctl.cloud.lookup import attempt
+from tpuctl.cloud.retry import Polling
+from tpuctl.cloud.tpu import Tpu, Worker, known_type
+from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
+from tpuctl.progress import OnProgress
+from tpuctl.providers.gke.client import JOB_SETS, KUEUE, Cluster, Json, find_context
+from tpuctl.providers.gke.follow import (
+    ClusterRun,
+    follow,
+    log_lines,
+    pods_of,
+    terminal_state,
+    worker_of,
+)
+from tpuctl.providers.gke.manifest import OURS, PROVISIONING, QUEUE, TYPE
+from tpuctl.providers.gke.runs import Note, find, place_of, run_store
+from tpuctl.providers.port import Abilities, Login, ProviderOffer
+from tpuctl.remote.jobs import StoppedJob, StoppedWorker
+from tpuctl.remote.output import Sink
+
+NAME = "gke"
+_LAUNCH = "tpuctl launch SCRIPT.py --on gke --accelerator-type v6e-16"
+
+
+class Gke:
+    """Jobs on the cluster of the user's kubeconfig."""
+
+    abilities = Abilities(
+        NAME,
+        "GKE",
+        reachable="batch",
+        instead={
+            "create": f"GKE takes whole jobs: {_LAUNCH}",
+            "SSH": "tpuctl logs NAME --follow, or kubectl exec",
+        },
+    )
+
+    def __init__(self, project: str | None, on_warning: Callable[[str], None]) -> None:
+        """Take what every provider takes; the kubeconfig says which cluster."""
+        self.store = run_store()
+        self._context: str | None = None
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster of the current context, or of the job that was asked for."""
+        return Cluster(find_context(self._context))
+
+    def why_unusable(self) -> str | None:
+        """Say that nothing was started there: then its login plugin is not run for a list."""
+        if any(self.store.folder.glob("*.json")):
+            return None
+        return f"no job was started on GKE from here. {_LAUNCH}"
+
+    def knows(self, name: str) -> bool:
+        """Whether this machine has started the job; commands about it mean its cluster."""
+        run = self.store.find(name)
+        self._context = run.owner if run else None
+        return run is not None
+
+    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
+        raise self.abilities.refuse("create")
+
+    plan = create = _refuse_create
+
+    def reach(self, name: str, login: Login) -> NoReturn:
+        """Raise: GKE gives its hosts no SSH."""
+        raise self.abilities.refuse("SSH")
+
+    def list(self, zone: str | None) -> TpuList:
+        """List the jobs that have not ended, from wherever they were started."""
+        found = [self._tpu(each) for each in self._job_sets()]
+        alive = tuple(tpu for tpu in found if not tpu.is_dead)
+        return TpuList(
+            zone=None,
+            tpus=alive,
+            queued_resources=(),
+            unreachable_zones=(),
+            usd_per_hour=0.0,
+            usd_so_far=0.0,
+            unpriced=len(alive),
+            emulated=self.cluster.emulated,
+        )
+
+    def get(self, name: str, zone: str | None) -> Tpu:
+        """Read a job, also one that has ended."""
+        return self._tpu(self._found(name))
+
+    def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
+        """Find jobs of ours; one that was started here and is gone is not an error."""
+        job_sets = {each["metadata"]["name"]: each for each in self._job_sets()}
+        gone, failures = [], []
+        for name in () if names is None else names:
+            if name not in job_sets:
+                known = self.store.find(name)
+                gone += [DeletedEarlier(name, None)] if known else []
+                failures += [] if known else [_missing(name, self.cluster)]
+        if failures and names is not None and len(failures) == len(names):
+            raise failures[0]
+        chosen = [each for name, each in job_sets.items() if names is None or name in names]
+        return DeleteResult(
+            tpus=tuple(self._deletion(each) for each in chosen),
+            already_deleted=tuple(gone),
+            not_planned=tuple(failures),
+        ).summed()
+
+    def delete(
+        self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
+    ) -> DeleteResult:
+        """Delete jobs, each only while it is the one that was planned."""
+        done = tuple(self._delete(each, timeout_s) for each in plan.tpus)
+        return replace(plan, tpus=done, dry_run=False).summed()
+
+    def find_orphans(self, zone: str | None) -> GcResult:
+        """Find nothing: the cluster deletes what has ended, a day later."""
+        return GcResult(()).summed()
+
+    def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
+        """Delete nothing."""
+        return replace(found, acted=True)
+
+    def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
+        """Offer nothing: what its node pools cost, they cost without a job, too."""
+        return ()
+
+    def balance(self) -> None:
+        """Return nothing: GKE bills dollars."""
+
+    def logs(
+        self, name: str, *, to_end: bool, sink: Sink, note: Note, on_progress: OnProgress
+    ) -> ClusterRun | Tpu:
+        """Pass on the logs of all pods; `to_end` follows the job to its end."""
+        job_set = self._found(name)
+        if to_end:
+            return follow(self.cluster, name, sink=sink, note=note)
+        pods = pods_of(self.cluster, name)
+        for pod in pods:
+            prefix = b"[%d] " % worker_of(pod) if len(pods) > 1 else b""
+            container = str(pod["spec"]["containers"][0]["name"])
+            for line in log_lines(self.cluster, pod, container, follow=False, note=note):
+                sink(1, prefix + line)
+        if not pods:
+            note(f"{name} has no pods now, and the logs of earlier ones are gone with them.")
+        return self._tpu(job_set)
+
+    def stop(self, name: str) -> StoppedJob:
+        """Suspend a job, which ends its pods; a queue would start it again, so it is told too."""
+        job_set = self._found(name)
+        workers = self._tpu(job_set).workers
+        was, _ = terminal_state(job_set)
+        if not was:
+            cluster, uid = self.cluster, job_set["metadata"]["uid"]
+            if QUEUE in (job_set["metadata"].get("labels") or {}):
+                group = str(cluster.get(KUEUE)["preferredVersion"]["version"])
+                place = f"{KUEUE}/{group}/{cluster.namespace}/workloads"
+                for each in cluster.list(place, labelSelector=f"kueue.x-k8s.io/job-uid={uid}"):
+                    path = f"{place}/{each['metadata']['name']}"
+                    cluster.patch(path, {"spec": {"active": False}})
+            cluster.patch(self._path(name), {"spec": {"suspend": True}})
+        states = (was or ("running" if workers else "suspended"), was or "suspended")
+        indices = [each.index for each in workers] or [0]
+        stopped = (
+            StoppedWorker(index=i, address="", was=states[0], state=states[1]) for i in indices
+        )
+        return StoppedJob(job=name, workers=tuple(stopped))
+
+    def _path(self, name: str) -> str:
+        return f"{JOB_SETS}/{self.cluster.namespace}/jobsets/{name}"
+
+    def _found(self, name: str) -> Json:
+        if job_set := find(self.cluster, name):
+            return job_set
+        raise _missing(name, self.cluster)
+
+    def _job_sets(self) -> Sequence[Json]:
+        path = f"{JOB_SETS}/{self.cluster.namespace}/jobsets"
+        return tuple(self.cluster.list(path, labelSelector=f"{OURS}=tpuctl"))
+
+    def _tpu(self, job_set: Json) -> Tpu:
+        cluster, meta = self.cluster, job_set["metadata"]
+        labels = {str(k): str(v) for k, v in (meta.get("labels") or {}).items()}
+        kind = known_type(labels.get(TYPE, ""))
+        jobs = (job_set.get("spec") or {}).get("replicatedJobs") or ()
+        slices = sum(int(each.get("replicas") or 1) for each in jobs)
+        over, why = terminal_state(job_set)
+        pods = [] if over else pods_of(cluster, str(meta["name"]))
+        phases = [str((pod.get("status") or {}).get("phase")) for pod in pods]
+        state = "READY" if phases and set(phases) <= {"Running", "Succeeded"} else "CREATING"
+        state = "SUSPENDED" if (job_set.get("spec") or {}).get("suspend") else state
+        restarts = int((job_set.get("status") or {}).get("restarts") or 0)
+        told = (f"{over}: {why}" if over else "", f"{restarts} restarts" if restarts else "")
+        provisioning: Any = labels.get(PROVISIONING, "on_demand")
+        return Tpu(
+            name=str(meta["name"]),
+            zone=None,
+            accelerator_type=labels.get(TYPE, "unknown"),
+            generation=kind.generation if kind else None,
+            chips=kind.chips * slices if kind else None,
+            workers=tuple(
+                Worker(worker_of(pod), (pod.get("status") or {}).get("hostIP"), None, phase)
+                for pod, phase in zip(pods, phases, strict=True)
+            ),
+            state="TERMINATED" if over else state,
+            health="UNKNOWN",
+            spot=provisioning == "spot",
+            queued_resource=None,
+            runtime_version="",
+            created=datetime.fromisoformat(str(meta["creationTimestamp"]).replace("Z", "+00:00")),
+            expires=None,
+            labels=labels,
+            usd_per_hour=0.0 if over else None,
+            usd_so_far=None,
+            emulated=cluster.emulated,
+            id=str(meta["uid"]),
+            as_of=cluster.clock.now(),
+            health_description=", ".join(filter(None, told)),
+            provider=NAME,
+            provisioning=provisioning,
+            reachable="batch",
+        )
+
+    def _deletion(self, job_set: Json) -> TpuDeletion:
+        tpu = self._tpu(job_set)
+        return TpuDeletion(
+            kind="job",
+            name=tpu.name,
+            zone=None,
+            state=tpu.state,
+            accelerator_type=tpu.accelerator_type,
+            chips=None,
+            usd_per_hour=None,
+            queued_resource=None,
+            takes_along=(),
+            remaining_disks=(),
+            provider=NAME,
+            id=tpu.id,
+        )
+
+    def _delete(self, planned: TpuDeletion, timeout_s: float) -> TpuDeletion:
+        def act() -> TpuDeletion:
+            try:
+                self.cluster.delete(self._path(planned.name), planned.id)
+                polling = Polling(self.cluster.clock, timeout_s=timeout_s)
+                while (left := find(self.cluster, planned.name)) and (
+                    left["metadata"]["uid"] == planned.id
+                ):
+                    polling.pause(f"{planned.name} is still there", hint="tpuctl list")
+            except NotFoundError:
+                return replace(planned, outcome="already_deleted")
+            except WrongStateError:
+                return replace(planned, outcome="replaced")
+            run = self.store.find(planned.name)
+            if run and run.endpoint == place_of(self.cluster):
+                self.store.forget(run)
+            return replace(planned, outcome="deleted")
+
+        done = attempt(act)
+        if isinstance(done, TpuctlError):
+            return replace(planned, outcome="failed", error=done)
+        return done
+
+
+def _missing(name: str, cluster: Cluster) -> NotFoundError:
+    where = f"{cluster.context.namespace} of {cluster.context.name}"
+    return NotFoundError(f"There is no job {name} in {where}.", hint="tpuctl list --provider gke")
