@@ -25,6 +25,7 @@ ARGUMENTS = {
     "create": "t1 --type v5e-8 --project p --zone us-central1-a --yes",
     "list": "--project p", "show": "t1 --project p", "wait": "t1 --for ready --project p",
     "watch": "t1 --project p -- true", "delete": "t1 --yes --project p", "gc": "--project p",
+    "migrate": "t1 --project p",
     "run": "--host me@127.0.0.1:1 -- true", "cp": "--host me@127.0.0.1:1 missing :there",
     "logs": "--host me@127.0.0.1:1", "stop": "--host me@127.0.0.1:1",
     "ssh": "--host me@127.0.0.1:1 --json", "top": "local --once", "free": "local",

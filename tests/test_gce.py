@@ -12,7 +12,7 @@ import pytest
 import tpuctl as library
 from tests.cloud_world import MORNING, Worlds
 from tests.conftest import Tpuctl
-from tests.gce_world import PLAIN, ZONE, ZONES, open_gce
+from tests.gce_world import PLAIN, ZONE, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.gce.bodies import group_body, instance_body, mark_of, read_mark, template_body
@@ -252,7 +252,7 @@ def test_auto_takes_the_plane_that_has_it_and_says_why(
 def test_auto_takes_the_plane_with_the_quota(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    none: dict[str, Any] = {"zones": {ZONE: {**ZONES[ZONE], "quota_chips": 0}}}
+    none = {"zones": {ZONE: {"capacity_chips": 64, "quota_chips": 0}}}
     open_gce(world, monkeypatch, {**none, "compute": {"quota_chips": 64}})
     chosen, said = choose_plane("v6e-4", (ZONE,), {})
     assert (chosen, "0 on the Cloud TPU API and 64 on Compute Engine" in said) == ("gce", True)

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tpuctl as library
 from tests.cloud_world import Worlds
-from tests.gce_world import ZONE, GceWorld, open_gce
+from tests.gce_world import PLAIN, ZONE, GceWorld, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.delete import delete, plan_delete
@@ -17,6 +19,8 @@ from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.requests import reconcile
+
+pytestmark = pytest.mark.slow
 
 SLICE = CreateOptions("s1", "v6e-16", (ZONE,), provider="gce")
 
@@ -137,3 +141,20 @@ def test_gc_finishes_a_killed_deletion(world: Worlds, monkeypatch: pytest.Monkey
             assert after == {}, f"killed after request {nth}, {request}"
     assert states[INCOMPLETE]
     assert states["READY"]
+
+
+def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+    event = {"on": "instance", "name": "s1-w-*", "event": "preempt", "at_s": 1500}
+    scenario = {**PLAIN, "time_scale": 200, "provision_s": 60, "delete_s": 20, "faults": [event]}
+    here = open_gce(world, monkeypatch, scenario, real_time=True, machines=tmp_path)
+    # The first attempt waits until it is taken away, the second ends.
+    script = 'test "$TPUCTL_ATTEMPT" != 1 || sleep 600'
+    done = library.watch(
+        "s1", ["bash", "-c", script], accelerator_type="tpu7x-32", zone="us-central1-c", spot=True,
+        delete_at_end=True,
+    )  # fmt: skip
+    assert [attempt.cause for attempt in done.attempts] == ["preempted", "done"]
+    assert left(here.api) == {}

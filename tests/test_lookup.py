@@ -28,6 +28,7 @@ LOOKING: dict[str, tuple[str, ...]] = {
     "wait": ("t1", "--for", "gone"),
     "delete": ("t1", "--yes"),
     "watch": ("t1", "--accelerator-type", "v5e-8", "--yes", "--", "true"),
+    "migrate": ("t1",),
     "run": ("t1", "--", "true"),
     "cp": ("code", "t1:code"),
     "ssh": ("t1", "--dry-run"),

@@ -143,6 +143,12 @@ def _(at: Bench) -> Any:
     return ["v5e-8"], lambda: library.quota("v5e-8")
 
 
+@twin("migrate")
+def _(at: Bench) -> Any:
+    at.cloud("t1")
+    return ["t1"], lambda: library.migrate("t1")
+
+
 @twin("create")
 def _(at: Bench) -> Any:
     at.cloud()

@@ -95,6 +95,47 @@ def test_every_command_of_the_page_prints_what_the_page_says(name: str, tmp_path
         assert 0 < int(begun[1]) < int(begun[2]) < 300, "it did not go on from its checkpoint"
 
 
+# What the commands of cloud-tpus.md print on Compute Engine, where it is not the same.
+ON_GCE = {
+    "--dry-run": ["image family ubuntu-accel-2204", "On Compute Engine."],
+    "create t1": ["no capacity after", "t1 is READY in", "deleted by"],
+    "show t1": ["provider gce", "time left"],
+    "create s1": ["s1 is READY in us-central1-a", "spot"],
+    "wait s1": [],
+    "gc --yes": ["Nothing to clean up"],
+    "delete t1": ["t1 in"],
+    "emulator stop": ["Stopped the emulator"],
+}
+
+
+@pytest.mark.slow
+def test_the_same_commands_run_on_compute_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
+    monkeypatch.setenv("TPUCTL_PROVIDER", "gce")
+    page = (ROOT / "docs" / "cloud-tpus.md").read_text(encoding="utf-8")
+    for file, text in files_of(page).items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    commands = [command for command, _ in commands_of(page)]
+    try:
+        printed = run(commands, tmp_path)
+    finally:
+        run(["tpuctl emulator stop"], tmp_path)
+    assert len(printed) == len(commands)
+    told = [
+        (command, " ".join(text.split())) for command, text in zip(commands, printed, strict=True)
+    ]
+    for marks, words in ON_GCE.items():
+        found = [text for command, text in told if marks in command]
+        assert found, marks
+        assert all(word in found[-1] for word in words), (marks, found[-1])
+    assert not [text for _, text in told if "Error:" in text or "Traceback" in text]
+    lists = [text for command, text in told if command == "tpuctl list"]
+    assert "s1" not in lists[2], "a preempted VM is gone"
+    assert all("No TPUs in any zone." in lists[index] for index in (0, -1))
+
+
 @pytest.mark.parametrize("name", WALKS)
 def test_a_page_walks_from_start_to_stop(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

@@ -179,7 +179,7 @@ def migrate(
     zone: Zone = None,
     project: Project = None,
 ) -> None:
-    """Show what a Cloud TPU would be on Compute Engine: command, differences, quota and price.
+    """Show what a TPU would be on Compute Engine, or make it there.
 
     Examples:
         tpuctl migrate my-tpu

@@ -5,9 +5,6 @@ from functools import partial
 from importlib import import_module
 from typing import cast
 
-from tpuctl.cloud.connect import chosen_zone, connect, plane_is_set
-from tpuctl.cloud.journal import Journal, plane_at
-from tpuctl.cloud.lookup import Resource, attempt_all, find
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.providers.port import Provider
@@ -128,11 +125,15 @@ def is_plane(provider: Provider) -> bool:
 
 def set_planes() -> tuple[str, ...]:
     """Return the control planes that may be asked: not Google's beside an emulator's."""
+    from tpuctl.cloud.connect import plane_is_set  # only some commands need it
+
     return tuple(plane for plane in PLANES if plane_is_set(plane)) or PLANES[:1]
 
 
 def plane_in_journal(tpu: str, project: str | None) -> str | None:
     """Return the control plane on which this machine has created a TPU; None if it is unknown."""
+    from tpuctl.cloud.journal import Journal, plane_at
+
     planes = {plane_at(entry.endpoint) for entry in Journal().named(tpu, project)} & {*set_planes()}
     return planes.pop() if len(planes) == 1 else None
 
@@ -148,6 +149,9 @@ def chosen_plane() -> str | None:
 
 def _plane_of(tpu: str, zone: str | None, project: str | None) -> str:
     """Ask the control planes for a TPU; the first one where none has it."""
+    from tpuctl.cloud.connect import chosen_zone, connect
+    from tpuctl.cloud.lookup import Resource, attempt_all, find
+
     planes = set_planes()
     if len(planes) == 1:
         return planes[0]
