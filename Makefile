@@ -17,14 +17,14 @@ PIP_HOSTED := $(VENV_HOSTED)/bin/python -m pip install --quiet --disable-pip-ver
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted test-kills lint smoke bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted test-kills lint docs smoke smoke-all bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh,arrayrecord,plot,aot,lint]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh,arrayrecord,plot,aot,lint]' --group dev --group docs
 	touch $(READY)
 
 demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.
@@ -105,6 +105,12 @@ lint: $(READY)  ## ruff, bandit and mypy --strict.
 smoke: $(READY)  ## Install the wheel alone in a clean environment and run it.
 	PYTHON=$(PYTHON) BIN=$(BIN) sh tests/smoke.sh
 
+smoke-all: $(READY)  ## smoke on every Python, with the oldest and newest dependencies; uvx, mypy, pyright.
+	BIN=$(BIN) sh tests/smoke_all.sh
+
+docs: $(READY)  ## Build the site into site/; a warning fails. Look at it with: python3 -m http.server -d site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 bench: $(READY)  ## Print every figure we promise, as ratios within one run.
 	$(BIN)/python -m benchmarks
 
@@ -121,4 +127,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf site $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache

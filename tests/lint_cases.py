@@ -292,37 +292,3 @@ with tf.Session(tpu_grpc_url) as sess:  #! T102
 def colab(cells: tuple[str, ...], indent: int = 1) -> str:
     """A notebook as Colab saved it for its TPU."""
     return notebook(*cells, indent=indent, **_COLAB)
-
-
-def rules_page() -> str:
-    """The reference of all rules, as docs/lint-rules.md has it."""
-    from tpuctl.linting.models import rules
-
-    titles = {
-        "files": "Files that cannot be read",
-        "gone": "Gone",
-        "moving": "Moving",
-        "will_fail": "Will fail",
-        "will_crawl": "Will crawl",
-    }
-    lines = [
-        "# Rules of tpuctl lint",
-        "",
-        "How to use them: [lint](lint.md). `tpuctl explain T105` shows a rule with the code for",
-        "your runtime. In a fix, {keras} and the like stand for that code.",
-    ]
-    family = ""
-    for rule in rules().values():
-        if rule.family != family:
-            family = rule.family
-            lines += ["", f"# {titles[family]}"]
-        sources = "; ".join(rule.sources)
-        lines += ["", f"## {rule.code}: {rule.title}", "", f"*{rule.severity}.* {rule.why}"]
-        lines += ["", f"Fix: {rule.fix}", "", "```", *rule.bad.rstrip().splitlines(), "```"]
-        lines += ["", "Instead:", "", "```", *rule.good.rstrip().splitlines(), "```"]
-        lines += ["", f"Sources: {sources}."]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(rules_page(), end="")  # noqa: T201

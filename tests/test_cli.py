@@ -1,3 +1,4 @@
+import ast
 import errno
 import json
 import os
@@ -137,7 +138,7 @@ def parse(arguments: list[str]) -> None:
 
 def test_an_example_with_a_wrong_option_would_not_parse() -> None:
     for words in (["doctor", "--nonsense"], ["bench", "compare", "one.json"], ["types", "a", "b"]):
-        with pytest.raises(typer.TyperException):
+        with pytest.raises(output.USAGE_ERROR):
             parse(words)
 
 
@@ -298,3 +299,30 @@ def test_a_report_that_is_piped_has_the_columns_it_was_designed_for() -> None:
     for env, columns in ((plain, 100), ({**plain, "COLUMNS": "60"}, 60)):
         lines = subprocess.check_output(command, text=True, env=env).splitlines()
         assert columns - 5 < max(map(len, lines)) <= columns
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def unnamed_options(source: str) -> list[str]:
+    """Options whose metavar is their name and that name no flag: typer 0.27.1 loses them."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        name = getattr(node, "arg", None) or next(
+            (target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)),
+            "",
+        )
+        held = getattr(node, "annotation", None) or getattr(node, "value", None)
+        for call in ast.walk(held) if name and isinstance(held, ast.AST) else ():
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Option"):
+                given = {each.arg: ast.unparse(each.value) for each in call.keywords}
+                if not call.args and given.get("metavar") == repr(name.upper()):
+                    found.append(name)
+    return found
+
+
+def test_every_option_is_there_with_the_typer_that_colab_has() -> None:
+    assert unnamed_options('Zone = Annotated[str, Option(metavar="ZONE")]') == ["Zone"]
+    assert unnamed_options('def f(job: Annotated[str, typer.Option(metavar="JOB")]): 0') == ["job"]
+    for path in (ROOT / "tpuctl" / "cli").glob("*.py"):
+        assert unnamed_options(path.read_text(encoding="utf-8")) == [], path.name

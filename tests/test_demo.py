@@ -107,17 +107,23 @@ def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
         start_new_session=True,
     ) as day:
         assert day.stderr is not None
+        opening: list[str] = []
         for line in day.stderr:
+            opening += [line] if line.startswith("Profiles ") else []
             if line.startswith("[4]"):
                 os.killpg(day.pid, signal.SIGINT)
                 break
         stderr = day.stderr.read()
+    assert len(opening) == 1
+    assert str(photographs) in opening[0]
     assert day.returncode == 130
     assert "Traceback" not in stderr
     assert "Interrupted" in stderr
     assert not (out / "report.html").exists()
     finished = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     document = json.loads(finished.stdout)
+    next_command = document["data"]["next_command"]
+    assert next_command.startswith(f"tpuctl data presize {photographs} ")
     assert document["data"]["presize"]["resumed"] is True
     assert document["data"]["presize"]["written"] == 0
     assert (out / "report.html").exists()

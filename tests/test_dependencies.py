@@ -96,3 +96,37 @@ def test_every_file_has_a_name_that_any_system_can_check_out() -> None:
     names = listing.stdout.decode().rstrip("\0").split("\0")
     assert len(names) > 100
     assert [name for name in names if not re.fullmatch(r"[\w./ +=@-]+", name, re.ASCII)] == []
+
+
+PUBLISHED = json.loads((ROOT / "tests/published_environments.json").read_bytes())
+ENVIRONMENTS = {name: each["packages"] for name, each in PUBLISHED.items() if name != "about"}
+
+
+def replaced(wanted: Iterable[Requirement], installed: dict[str, str]) -> list[str]:
+    """The installed packages that pip would replace."""
+    return [
+        str(each)
+        for each in wanted
+        if not each.specifier.contains(
+            installed.get(canonicalize_name(each.name), "") or max_of(each)
+        )
+    ]
+
+
+def max_of(requirement: Requirement) -> str:
+    """The lower bound of a package that is not installed yet."""
+    return next(one.version for one in requirement.specifier if one.operator == ">=")
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_pip_install_tpuctl_replaces_nothing_that_a_notebook_has(name: str) -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    block = text.partition("\ndependencies = [")[2].partition("\n]")[0]
+    core = [
+        Requirement(line.strip(' ",').replace("\\", ""))
+        for line in block.splitlines()
+        if line.strip()
+    ]
+    assert {"typer", "rich"} <= {each.name for each in core}
+    assert replaced(core, ENVIRONMENTS[name]) == []
+    assert replaced(core, {"typer": "0.12.0"}) == ["typer>=0.26"]

@@ -1,7 +1,12 @@
 import re
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import tpuctl
+from benchmarks import side_by_side
+from tests import pages
 from tpuctl.cli.contents import CONTENTS
 
 ROOT = Path(__file__).parents[1]
@@ -19,6 +24,23 @@ def test_the_newest_version_in_the_changelog_is_the_packages() -> None:
     assert versions[:2] == ["Unreleased", tpuctl.__version__]
 
 
+def test_a_release_is_read_in_about_a_minute() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for release in changelog.split("\n## ")[1:]:
+        assert len(release.split()) <= 400, release.partition("\n")[0]
+
+
+def test_the_readme_begins_with_a_picture_three_lines_and_two_commands() -> None:
+    fold = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n---\n")[0]
+    assert [line for line in fold.splitlines() if line.startswith("#")] == ["# tpuctl"]
+    assert fold.count("![") == 1
+    assert len(re.findall(r"^- ", fold, re.MULTILINE)) == 3
+    (commands,) = re.findall(r"```sh\n(.*?)```", fold, re.DOTALL)
+    assert commands.splitlines() == ["pip install tpuctl", "tpuctl doctor"]
+    rest = re.sub(r"^(#|!|- |```|pip|tpuctl).*$", "", fold, flags=re.MULTILINE)
+    assert rest.strip() == ""
+
+
 def test_every_link_in_the_documents_leads_somewhere() -> None:
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     links = [
@@ -28,7 +50,58 @@ def test_every_link_in_the_documents_leads_somewhere() -> None:
         if "://" not in target
     ]
     assert links
-    assert [link for link in links if not (link[0].parent / link[1]).exists()] == []
+    # Generated pages exist in the site; building it checks their links.
+    made = ("reference/", "failures/", "rules/")
+    lost = [link for link in links if not (link[0].parent / link[1]).exists()]
+    assert [link for link in lost if not link[1].startswith(made)] == []
+
+
+def test_every_block_of_commands_is_executed_or_says_why_not() -> None:
+    by_page = {page: test for test, names in pages.EXECUTED_BY.items() for page in names.split()}
+    for test, names in pages.EXECUTED_BY.items():
+        source = (ROOT / "tests" / test).read_text(encoding="utf-8")
+        assert all(
+            f'"{name}"' in source or f"{name}.md" in source or f'"{name}.md"' in source
+            for name in names.split()
+        ), test
+    marked: Counter[str] = Counter()
+    for page in pages.names():
+        assert pages.indented(page) == [], f"{page}: use a fence, so that the block has a language"
+        for block in pages.blocks(page):
+            where = f"{page}.md:{block.line}"
+            assert block.language in pages.COMMANDS + pages.OUTPUTS, where
+            if block.reason:
+                assert block.reason in pages.REASONS, where
+                marked[block.reason] += 1
+            elif block.language in pages.COMMANDS:
+                assert page in by_page, f"{where}: no test executes it"
+    # Each new mark is a promise less: raise these with a reason.
+    assert marked == {
+        "installs packages": 9,
+        "needs an account": 3,
+        "needs a notebook": 2,
+        "needs another program": 5,
+        "needs other machines": 3,
+        "runs until Ctrl-C": 1,
+        "general form": 10,
+    }
+
+
+def test_a_block_without_a_fence_or_with_an_unknown_mark_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    (tmp_path / "a.md").write_text(
+        "# A\n\n    tpuctl list\n\n<!-- not run: lazy -->\n```sh\ntpuctl\n```\n\n"
+        "```python\n1\n```\n"
+    )
+    assert pages.indented("a") == [(3, "    tpuctl list")]
+    assert [(each.language, each.reason) for each in pages.blocks("a")] == [
+        ("sh", "lazy"),
+        ("python", None),
+    ]
+    assert pages.executed("a", "python") == ["1\n"]
+    assert pages.executed("a", "sh") == []
 
 
 def test_every_module_on_the_map_exists() -> None:
@@ -42,3 +115,15 @@ def test_every_module_on_the_map_exists() -> None:
     assert packages == {
         path.name for path in (ROOT / "tpuctl").iterdir() if (path / "__init__.py").is_file()
     }
+
+
+def test_the_table_of_peers_is_the_one_that_the_bench_writes(tmp_path: Path) -> None:
+    page = pages.DOCS / "peers.md"
+    text = page.read_text(encoding="utf-8")
+    assert "\n".join(side_by_side.HEAD) in text
+    assert re.search(r"Measured on \d{4}-\d\d-\d\d: .* vCPUs, Python [\d.]+, (quiet|busy)", text)
+    copy = tmp_path / "peers.md"
+    copy.write_text(text, encoding="utf-8")
+    side_by_side.write(copy, ["| one | row |"])
+    assert "| one | row |" in copy.read_text(encoding="utf-8")
+    assert "| job | tool |" not in copy.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from benchmarks import presize_before_after
+from tests import pages
 from tests.conftest import Tpuctl
 from tests.pictures import fill
 from tpuctl.storage import open_storage
@@ -17,15 +18,7 @@ from tpuctl.storage import open_storage
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-def commands() -> list[list[str]]:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [shlex.split(line, comments=True) for line in lines]
-
-
+@pytest.mark.tf
 @pytest.mark.slow
 def test_the_commands_and_the_code_of_the_page_run(
     practice: Any, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -36,12 +29,16 @@ def test_the_commands_and_the_code_of_the_page_run(
     bucket = open_storage("gs://bucket/photos")
     for path in (tmp_path / "photos").rglob("*.jpg"):
         bucket.create(path.relative_to(tmp_path / "photos").as_posix(), path.read_bytes())
-    for program, *words in commands():
-        assert program == "tpuctl"
-        result = tpuctl(*words)
-        assert result.exit_code == 0, (words, result.stdout)
-    code = next(block for block in blocks("python") if "open_batches" in block)
-    exec(compile(code, "docs/data.md", "exec"), {})
+    for name, text in re.findall(r"Save as `(\S+)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL):
+        Path(name).write_text(text, encoding="utf-8")
+    for block in pages.executed("data", "sh"):
+        for line in block.splitlines():
+            program, *words = shlex.split(line, comments=True)
+            assert program == "tpuctl"
+            result = tpuctl(*words)
+            assert result.exit_code == 0, (words, result.stdout)
+    for code in pages.executed("data", "python"):
+        exec(compile(code, "docs/data.md", "exec"), {})
 
 
 def test_the_table_is_the_one_that_the_bench_prints() -> None:

@@ -9,14 +9,11 @@ from typing import get_args
 
 import pytest
 
+from tests import pages
 from tests.conftest import Tpuctl
 from tpuctl.profiling.models import Verdict
 
 PAGE = (Path(__file__).parents[1] / "docs" / "profile.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.tf
@@ -25,8 +22,8 @@ def test_the_commands_of_the_page_run(
     tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("input.py").write_text(blocks("python")[0], encoding="utf-8")
-    for line in [line for block in blocks("sh") for line in block.splitlines()]:
+    Path("input.py").write_text(pages.executed("profile", "python")[0], encoding="utf-8")
+    for line in [line for block in pages.executed("profile", "sh") for line in block.splitlines()]:
         program, *arguments = shlex.split(line)
         assert program == "tpuctl"
         assert tpuctl(*arguments).exit_code == 0, line
@@ -36,7 +33,7 @@ def test_the_commands_of_the_page_run(
 @pytest.mark.slow
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
-    program.write_text(blocks("python")[1], encoding="utf-8")
+    program.write_text(pages.executed("profile", "python")[1], encoding="utf-8")
     done = subprocess.run(
         [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False
     )

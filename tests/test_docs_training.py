@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import pages
 from tpuctl.training.catalog import list_templates
 
 PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+COMMANDS = [line for block in pages.executed("training", "sh") for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -34,7 +31,10 @@ def test_the_page_names_every_template() -> None:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_the_code_of_the_page_runs() -> None:
-    (code,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("name", ["training", "notebooks"])
+def test_the_code_of_the_page_runs(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    for code in pages.executed(name, "python"):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

@@ -20,9 +20,6 @@ from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.diagnosis.explain import explain
 from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.reporters.machine import failures_page
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "failures.md"
 
 
 def first(text: str) -> str | None:
@@ -350,10 +347,3 @@ def test_an_empty_standard_input_is_wrong_usage() -> None:
     )
     assert result.returncode == 2
     assert b"2>&1 | tpuctl explain" in result.stderr
-
-
-def test_the_golden_page_of_codes_is_the_catalogue(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--update-golden"):
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(failures_page(), encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == failures_page(), "run: make golden"

@@ -61,7 +61,7 @@ def _guarded(run: Callable[[], Any]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except typer.TyperException as error:
+    except output.USAGE_ERROR as error:
         output.fail_usage(error)
         return 2
     except BrokenPipeError:

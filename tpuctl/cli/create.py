@@ -30,7 +30,9 @@ Type = Annotated[
     ),
 ]
 Zone = Annotated[str | None, zone_option("Zone; auto tries every zone that has the type.")]
-Zones = Annotated[str | None, zone_option("Zones to try in this order: A,B.", metavar="ZONE,...")]
+Zones = Annotated[
+    str | None, zone_option("Zones to try in this order: A,B.", flag="--zones", metavar="ZONE,...")
+]
 Spot = Annotated[
     bool, typer.Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")
 ]
@@ -58,14 +60,18 @@ MaxUsd = Annotated[
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
 ]
-Network = Annotated[str | None, typer.Option(metavar="NETWORK", help="VPC network.")]
-Subnetwork = Annotated[str | None, typer.Option(metavar="SUBNETWORK", help="VPC subnetwork.")]
+Network = Annotated[str | None, typer.Option("--network", metavar="NETWORK", help="VPC network.")]
+Subnetwork = Annotated[
+    str | None, typer.Option("--subnetwork", metavar="SUBNETWORK", help="VPC subnetwork.")
+]
 InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Assign no external addresses.")]
 ServiceAccount = Annotated[
     str | None, typer.Option(metavar="EMAIL", help="Service account of the VMs.")
 ]
 Label = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Label. Can be repeated.")]
-Tag = Annotated[list[str] | None, typer.Option(metavar="TAG", help="Network tag. Can be repeated.")]
+Tag = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="Network tag. Can be repeated.")
+]
 DataDisk = Annotated[
     list[str] | None,
     typer.Option(metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."),
@@ -75,11 +81,15 @@ StartupScript = Annotated[
 ]
 Bucket = Annotated[
     str | None,
-    typer.Option(metavar="BUCKET", help="Bucket with your data: warn if it is in another region."),
+    typer.Option(
+        "--bucket", metavar="BUCKET", help="Bucket with your data: warn if it is in another region."
+    ),
 ]
 Provider = Annotated[
     str | None,
-    typer.Option(metavar="PROVIDER", help="Provider: cloud-tpu, gce, colab, ... Default: auto."),
+    typer.Option(
+        "--provider", metavar="PROVIDER", help="Provider: cloud-tpu, gce, colab, ... Default: auto."
+    ),
 ]
 MaxUnits = Annotated[
     float | None, positive_option("UNITS", "Budget in compute units; deleted when it is spent.")

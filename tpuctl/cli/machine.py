@@ -46,7 +46,11 @@ def doctor(
     replay: Replay = None,
     provider: Annotated[
         str | None,
-        Option(metavar="PROVIDER", help="Check your account at a provider instead, as kaggle."),
+        Option(
+            "--provider",
+            metavar="PROVIDER",
+            help="Check your account at a provider instead, as kaggle.",
+        ),
     ] = None,
 ) -> None:
     """Diagnose this machine: accelerator, frameworks, problems, fixes.

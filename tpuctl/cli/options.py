@@ -70,9 +70,10 @@ def time_option(help: str, *, may_be_zero: bool = False) -> Any:
     return Option(parser=parser(parse), metavar="TIME", show_default=False, help=help)
 
 
-def zone_option(help: str, *, metavar: str = "ZONE") -> Any:
+def zone_option(help: str, *, flag: str = "--zone", metavar: str = "ZONE") -> Any:
     """An option that is a zone, or several."""
-    return Option(parser=parser(_parse_zones), metavar=metavar, help=help)
+    # Without its flag, typer 0.27.1 (Colab's) loses an option whose metavar is its name.
+    return Option(flag, parser=parser(_parse_zones), metavar=metavar, help=help)
 
 
 def positive_option(metavar: str, help: str, *, least: float = 0) -> Any:
@@ -94,7 +95,11 @@ Zone = Annotated[
 ]
 Provider = Annotated[
     str | None,
-    Option(metavar="PROVIDER", help="Provider such as cloud-tpu or colab. Default: all in use."),
+    Option(
+        "--provider",
+        metavar="PROVIDER",
+        help="Provider such as cloud-tpu or colab. Default: all in use.",
+    ),
 ]
 Timeout = Annotated[
     float | None, time_option("Maximum wait, such as 90s or 1h30m.", may_be_zero=True)

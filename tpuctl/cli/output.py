@@ -24,6 +24,8 @@ STDERR = 2
 REPORT_COLUMNS = 100
 _TERMINAL_SIZE = {"COLUMNS": 500, "LINES": 500, "TERMINAL_WIDTH": 500}
 _LEAST_SIZE = 20
+# typer has had a name for its own errors since 0.27.2, and Colab has 0.27.1.
+USAGE_ERROR: type[Exception] = getattr(typer, "TyperException", typer.BadParameter.__mro__[2])
 _COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 
 _RESUMES = "Run the same command again to resume."
@@ -265,7 +267,7 @@ def fail_interrupted() -> None:
     fail("interrupted", "Interrupted.", _AFTER_INTERRUPTION.get(_mode.command))
 
 
-def fail_usage(error: typer.TyperException) -> None:
+def fail_usage(error: Exception) -> None:
     """Report wrong arguments, with the command that explains the right ones."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "tpuctl"

@@ -167,7 +167,7 @@ def launch(
         bool, Option("--detach", help="Start a job on the workers and return.")
     ] = False,
     job: Annotated[
-        str | None, Option(metavar="JOB", help="Name for the job on the workers.")
+        str | None, Option("--job", metavar="JOB", help="Name for the job on the workers.")
     ] = None,
     check: workers.Check = None,
     include_secrets: workers.IncludeSecrets = False,
@@ -319,7 +319,7 @@ def fit(
 def run_bench(
     context: typer.Context,
     template: Annotated[
-        str, Option(metavar="TEMPLATE", help="Template to train, on fake data.")
+        str, Option("--template", metavar="TEMPLATE", help="Template to train, on fake data.")
     ] = "mnist-cnn",
     batch: Annotated[str, Option(metavar="N,N...", help="Global batch sizes.")] = "256,512,1024",
     epochs: Annotated[

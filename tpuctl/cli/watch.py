@@ -61,7 +61,10 @@ Type = Annotated[
     ),
 ]
 Zone = Annotated[str | None, zone_option("Zone of the TPU; auto recreates it in any zone.")]
-Zones = Annotated[str | None, zone_option("Zones to recreate the TPU in: A,B.", metavar="ZONE,...")]
+Zones = Annotated[
+    str | None,
+    zone_option("Zones to recreate the TPU in: A,B.", flag="--zones", metavar="ZONE,..."),
+]
 Spot = Annotated[
     bool | None,
     typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the current TPU."),

@@ -30,7 +30,9 @@ Host = Annotated[
     str | None, Option(metavar="USER@IP,...", help="Machines to use instead of a TPU.")
 ]
 Worker = Annotated[str, Option(metavar="N", help="Worker numbers such as 0,2-3, or all.")]
-Job = Annotated[str | None, Option(metavar="JOB", help="Name of the job. Default: newest.")]
+Job = Annotated[
+    str | None, Option("--job", metavar="JOB", help="Name of the job. Default: newest.")
+]
 NewJob = Annotated[
     str | None, Option("--job", metavar="JOB", help="Name for the job; implies --detach.")
 ]

@@ -1,5 +1,6 @@
 """Run the commands of a first day in order: doctor, profile, presize, profile again, launch."""
 
+import shlex
 import subprocess
 import time
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Day(Outcome):
     seconds: float
     report_html: str
     report_json: str
+    next_command: str
 
     @property
     def status(self) -> Status:
@@ -85,6 +87,13 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
         )
     _check_extras(own_photographs=images is None)
     ensure_folder(out)
+    on_progress(
+        message(
+            f"Profiles {images or 'about 200 generated images'}, presizes them once, profiles "
+            f"again, trains {EPOCHS} epochs, and writes a report to {out}. "
+            "This takes one to five minutes, and Ctrl-C stops it."
+        )
+    )
     on_progress(message("[1] doctor: which machine is this?"))
     doctor = diagnose(live_machine())
     source = images or assemble_photographs(on_progress=on_progress)
@@ -120,7 +129,16 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
         seconds=time.monotonic() - start_s,
         report_html=str(out / "report.html"),
         report_json=str(out / "report.json"),
+        next_command=_next_command(images, step_ms),
     )
+
+
+def _next_command(images: Path | None, step_ms: float) -> str:
+    if images is None:
+        return f"tpuctl profile run FOLDER_OF_YOUR_IMAGES --device-step-ms {step_ms:.3g}"
+    target = images.with_name(f"{images.resolve().name}-{IMAGE_SIZE}")
+    words = ("tpuctl", "data", "presize", str(images), str(target), "--size", str(IMAGE_SIZE))
+    return shlex.join(words)
 
 
 def assemble_photographs(

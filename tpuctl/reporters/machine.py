@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tpuctl.diagnosis.catalogue import Failure
     from tpuctl.diagnosis.explain import Explanation, WorkerLog
     from tpuctl.diagnosis.report import Diagnosis, OwnNotebook, Problem
     from tpuctl.settings import Settings
@@ -250,43 +249,3 @@ def render_settings(settings: Settings) -> RenderableType:
     for setting in settings.settings:
         table.add_row(setting.name, setting.value or "-", setting.source, setting.meaning)
     return table
-
-
-_FAILURES_HEAD = """\
-# Failures
-
-Every failure that `tpuctl doctor` and `tpuctl explain` know, by family. `tpuctl explain CODE`
-prints one of them; `tpuctl explain < train.log` finds those that a log shows. In a text, … stands
-for anything and {name} for a part that the answer repeats.
-
-How well the texts find failures in error messages that they were not written from is measured in
-`tests/test_explain_measure.py`; `tpuctl/diagnosis/data/failures/README.md` says how to add one.
-
-This page is made from `tpuctl/diagnosis/data/failures` by `make golden`.
-"""
-
-
-def failures_page() -> str:
-    """Write the page of the documentation that lists every failure in the catalogue."""
-    from tpuctl.diagnosis.catalogue import failures, families
-
-    parts = [_FAILURES_HEAD]
-    for family, about in families().items():
-        known = [failure for failure in failures().values() if failure.family == family]
-        parts += [f"## {about} (`{family}`)\n", *map(_failure, known)]
-    return "\n".join(parts)
-
-
-def _failure(failure: Failure) -> str:
-    from tpuctl.diagnosis.diagnose import CHECKS
-
-    texts = "\n".join(f"- `` {text} ``" for text in failure.patterns)
-    seen = "seen by `tpuctl doctor`" if failure.code in CHECKS else "known by its text"
-    command = f"\n\n    {failure.fix_command}" if failure.fix_command else ""
-    sources = "; ".join(f"{address} ({date})" for address, date in failure.sources.items())
-    return (
-        f"### {failure.code}: {failure.title}\n\n"
-        f"{failure.severity}, {seen}\n\n{texts}\n\n"
-        f"{failure.cause}\n\n**{failure.fix}**{command}\n\n"
-        f"Confidence {failure.confidence}. Source: {sources}.\n"
-    )

@@ -81,7 +81,8 @@ def render_demo(day: Day) -> RenderableType:
         layout.text(f"\npresized: {_presized(day)}"),
         layout.text("\n".join(lines)),
         layout.text(f"\ntook {format_duration(day.seconds)}"),
-        layout.text(f"report: {day.report_html}"),
+        layout.text(f"report: {day.report_html}\n"),
+        layout.text(f"Next, on your data: {day.next_command}", "bold"),
     )
 
 
