@@ -16,8 +16,7 @@ from tpuctl.cloud.models import (
     Endpoint,
     Node,
 )
-from tpuctl.hardware.compute_engine import GCE, is_tpu_machine
-from tpuctl.hardware.types import type_of_machine
+from tpuctl.hardware.compute_engine import GCE, is_tpu_machine, type_of_machine
 
 Json = dict[str, Any]
 
