@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import delete as delete
     from tpuctl.api.cloud import gc as gc
     from tpuctl.api.cloud import list as list
-    from tpuctl.api.cloud import migrate as migrate
-    from tpuctl.api.cloud import offers as offers
-    from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait
     from tpuctl.api.cloud import watch as watch
@@ -36,6 +33,9 @@ if TYPE_CHECKING:
     from tpuctl.api.machine import doctor as doctor
     from tpuctl.api.machine import explain as explain
     from tpuctl.api.machine import types as types
+    from tpuctl.api.planes import migrate as migrate
+    from tpuctl.api.planes import offers as offers
+    from tpuctl.api.planes import quota as quota
     from tpuctl.api.profile import ProfileCallback as ProfileCallback
     from tpuctl.api.profile import profile as profile
     from tpuctl.api.training import bench as bench
@@ -61,7 +61,8 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "api.machine": "doctor explain types config",
-    "api.cloud": "create list show wait delete gc migrate offers quota watch",
+    "api.cloud": "create list show wait delete gc watch",
+    "api.planes": "migrate offers quota",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
     "api.training": "fit launch lint templates bench predict",

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.list import TpuList
     from tpuctl.cloud.plan import CreatePlan
-    from tpuctl.cloud.quotas import QuotaTable
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
-    from tpuctl.providers.migrate import Migration
-    from tpuctl.providers.offers import Offers
     from tpuctl.providers.port import HostedPlan, Provider
     from tpuctl.remote.output import Sink
     from tpuctl.supervise.messages import WatchResult
@@ -150,25 +147,6 @@ def list(
     return list_everywhere(_providers(provider, zone, project, on_warning), where)
 
 
-def offers(
-    accelerator_type: str | None = None,
-    *,
-    provider: str | None = None,
-    project: str | None = None,
-    on_warning: OnWarning = python_warning,
-) -> "Offers":
-    """List every way to get a TPU now, cheapest first: price, units or free hours, and limits.
-
-    Creates nothing. Providers without credentials are named in `unusable`.
-    """
-    from tpuctl.providers.every import list_offers
-    from tpuctl.providers.registry import PROVIDERS, open_provider
-
-    names = [provider] if provider else [*PROVIDERS]
-    found = [open_provider(name, project=project, on_warning=on_warning) for name in names]
-    return list_offers(found, accelerator_type, only=provider is not None)
-
-
 def show(
     name: str,
     *,
@@ -205,7 +183,7 @@ def wait(
     if not is_plane(owner):
         return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
-        _open(project, on_warning, owner.abilities.name).api,
+        open_plane(project, on_warning, owner.abilities.name).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -273,43 +251,6 @@ def gc(
 
     found, whole = find_orphans(_providers(provider, zone, project, lambda text: None), zone)
     return delete_orphans(found, whole, on_progress) if yes else whole
-
-
-def quota(
-    accelerator_type: str | None = None,
-    *,
-    project: str | None = None,
-    on_warning: OnWarning = python_warning,
-) -> "QuotaTable":
-    """Read how many chips the project may have in each zone, of one type or of all."""
-    from tpuctl.cloud.quotas import read_all_quotas
-    from tpuctl.providers.registry import set_planes
-
-    apis = [_open(project, on_warning, plane).api for plane in set_planes()]
-    return read_all_quotas(apis, accelerator_type)
-
-
-def migrate(
-    name: str,
-    *,
-    to: str = "gce",
-    yes: bool = False,
-    zone: str | None = None,
-    project: str | None = None,
-    on_progress: OnProgress = silent,
-    on_warning: OnWarning = python_warning,
-) -> "Migration":
-    """Describe what a Cloud TPU would be on Compute Engine; with `yes`, create it beside the old.
-
-    That costs money until the old one is deleted.
-    """
-    from tpuctl.providers.migrate import migrate as migrate_planned
-    from tpuctl.providers.migrate import plan_migration
-
-    plan = plan_migration(name, to=to, zone=chosen_zone(zone), project=project)
-    if not yes:
-        return plan
-    return migrate_planned(plan, project=project, on_progress=on_progress, on_warning=on_warning)
 
 
 @overload
@@ -398,7 +339,7 @@ def watch(
     login = Login(
         user, key, parse_hosts(jump)[0] if jump else None, internal_ip, iap, is_given=plain != name
     )
-    cloud = _open(project, on_warning, plane)
+    cloud = open_plane(project, on_warning, plane)
     store = StateFile(cloud.api, plain)
     if dry_run:
         return plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
@@ -425,7 +366,8 @@ def _providers(
     return [each for each in found if is_plane(each) or not (zone or project)]
 
 
-def _open(project: str | None, on_warning: OnWarning, plane: str) -> Cloud:
+def open_plane(project: str | None, on_warning: OnWarning, plane: str) -> Cloud:
+    """Connect to a control plane, and pass on the warnings about earlier creates."""
     cloud = open_cloud(project, plane=plane)
     for warning in cloud.warnings:
         on_warning(warning)

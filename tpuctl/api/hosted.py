@@ -96,7 +96,7 @@ def launch_on_kaggle(
 
 def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
     """Rank what can be had; offers for dollars are among them only with a limit in dollars."""
-    from tpuctl.api.cloud import offers
+    from tpuctl.api.planes import offers
     from tpuctl.providers.offers import AutoPlan
 
     found = offers(project=project)
