@@ -17,7 +17,7 @@ PIP_HOSTED := $(VENV_HOSTED)/bin/python -m pip install --quiet --disable-pip-ver
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted lint smoke bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted test-kills lint smoke bench golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -32,8 +32,8 @@ demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, prof
 
 test: test-quick test-heavy  ## Everything CI can bear.
 
-test-quick: $(READY)  ## The part that needs neither TensorFlow nor a network; under a minute.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted'
+test-quick: $(READY)  ## Without TensorFlow, a network and clients of others; under a minute.
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients'
 
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m '(tf or aot or slow) and not hosted'
@@ -78,6 +78,9 @@ $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 
 test-hosted: $(READY) $(READY_HOSTED) $(VENV)-colab/.ready  ## The official command lines against the emulator, in an environment of their own.
 	$(BIN)/python -m pytest -m hosted
+
+test-kills: $(READY)  ## Every command on Colab, struck at every request in six ways; an hour.
+	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest -n 2 tests/test_hosted_kills.py
 
 # kaggle 2.2.5 wants a certifi that did not exist when it was released, and does not declare six.
 # Where they cannot be installed, the tests skip and say so.

@@ -17,6 +17,7 @@ from pathlib import Path
 import asyncssh
 
 from tpuctl.emulator._ssh_server import WorkerServers
+from tpuctl.emulator.confine import Confinement
 
 LINES, LINE_BYTES = 1_000_000, 100
 FILES = 5_000
@@ -64,7 +65,7 @@ def serve(count: int, folder: str) -> None:
         worker = servers.start(
             [address],
             0,
-            folder=root / "homes" / str(index),
+            confinement=Confinement(root / "homes" / str(index)),
             env={},
             host_key=root / "host_key",
             authorized_keys=lambda user: [public],
@@ -88,8 +89,7 @@ def _workers(root: Path, count: int) -> Iterator[list[str]]:
     try:
         yield [server.stdout.readline().strip() for _ in range(count)]
     finally:
-        server.stdin.close()
-        server.wait()
+        server.communicate()
 
 
 def _tpuctl(root: Path, hosts: list[str], command: str, *words: str) -> list[str]:

@@ -27,6 +27,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
+
 SECONDS = 20
 MEMORY_MIB = 2048
 LONGEST_S = 20
@@ -514,9 +516,12 @@ def read_words(data: bytes, folder: Path) -> object:
     from tpuctl.cloud.endpoint import parse_endpoint
     from tpuctl.cloud.plan import parse_data_disk
     from tpuctl.datasets.models import allowed_bad, parse_part, parse_sizes
+    from tpuctl.emulator.storage.downloads import read_range
     from tpuctl.errors import TpuctlError
     from tpuctl.hardware.types import describe, generation_of_type, parse_type
     from tpuctl.profiling.compare import parse_limits
+    from tpuctl.remote.hosts import parse_hosts, parse_workers, split_user
+    from tpuctl.runtime import versions
     from tpuctl.runtime.machine import parse_count
     from tpuctl.training.bench import parse_batches
     from tpuctl.units import format_bytes, format_duration, parse_bytes, parse_duration_s
@@ -527,7 +532,9 @@ def read_words(data: bytes, folder: Path) -> object:
         parse_endpoint, parse_data_disk, parse_part, parse_sizes, describe, parse_type, parse_count,
         generation_of_type, parse_batches, parse_function, lambda text: parse_limits([text]),
         lambda text: format_bytes(parse_bytes(text)), lambda text: allowed_bad(text, 10),
-        lambda text: format_duration(parse_duration_s(text)),
+        lambda text: format_duration(parse_duration_s(text)), parse_hosts, parse_workers,
+        split_user, versions.parse, lambda text: versions.satisfies("2.1.0", text),
+        lambda text: read_range(text, 100),
     )  # fmt: skip
     for read in readers:
         with contextlib.suppress(TpuctlError):
@@ -538,12 +545,141 @@ def read_words(data: bytes, folder: Path) -> object:
 def words() -> list[bytes]:
     known = ["128MiB", "1.5 GB", "1h30m", "v5litepod-16", "v4-8", "2x4", "224,256x192", "0/4", "1%"]
     more = ["p:f", "a/b.py:make", "64,128", "idle_fraction>0.2", "localhost:8080", "https://x/y"]
-    return [word.encode() for word in (*known, *more, "²", "source=d,mode=ro", "9" * 400, "1e999")]
+    return [
+        word.encode()
+        for word in (
+            *known,
+            *more,
+            "²",
+            "source=d,mode=ro",
+            "9" * 400,
+            "1e999",
+            "me@[::1]:22,b",
+            "0,2-3",
+            "bytes=0-9",
+            ">=2,<3",
+        )
+    ]
+
+
+def lint_it(suffix: str) -> Callable[[bytes, Path], object]:
+    """Lint a file, in every format, and let it be fixed; it must still be a file after that."""
+
+    def run(data: bytes, folder: Path) -> object:
+        from tpuctl.linting.run import lint_paths
+        from tpuctl.reporters import envelope
+        from tpuctl.reporters import lint as report
+
+        path = written(data, folder, f"input{suffix}")
+        found = lint_paths([path])
+        envelope.success("lint", found).encode()
+        json.loads(report.render_sarif(found)), report.render_github(found)
+        lint_paths([path], fixes=True)
+        assert path.read_bytes() == data or suffix == ".py" or json.loads(path.read_bytes())
+        return report.render_lint(lint_paths([path], diff=True))
+
+    return run
+
+
+def notebooks() -> list[bytes]:
+    from tests.lint_cases import notebook
+
+    old = "import tensorflow as tf\ntpu = tf.contrib.cluster_resolver.TPUClusterResolver()\n"
+    return [notebook(old, "# % words", "%pip install x\nmodel.fit(x, steps=3)").encode()]
+
+
+def explain_notebook(data: bytes, folder: Path) -> object:
+    from tpuctl.diagnosis.explain import explain
+    from tpuctl.diagnosis.log_text import notebook_errors
+
+    return explain(notebook_errors(written(data, folder, "a.ipynb")))
+
+
+def failed_notebook() -> list[bytes]:
+    output = {"output_type": "error", "ename": "E", "evalue": "no", "traceback": ["F05"]}
+    stream = {"output_type": "stream", "name": "stderr", "text": ["libtpu.so already in use"]}
+    return [json.dumps({"cells": [{"cell_type": "code", "outputs": [output, stream]}]}).encode()]
+
+
+def read_known_hosts(data: bytes, folder: Path) -> object:
+    from tpuctl.remote._known_hosts import HostKeyRules
+    from tpuctl.remote.access import HostKeys
+    from tpuctl.remote.hosts import parse_hosts
+
+    path = written(data, folder, "known_hosts")
+    (host,) = parse_hosts("me@127.0.0.1:22")
+    return HostKeys(path).find(host), HostKeyRules(("127.0.0.1",), (path,), "ask").find("127.0.0.1")
+
+
+def known_hosts() -> list[bytes]:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+    lines = (f"127.0.0.1 {key}", f"@revoked * {key}", f"|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|a= {key}")
+    return ["\n".join(lines).encode()]
+
+
+def read_frames_of_a_worker(data: bytes, folder: Path) -> object:
+    from tpuctl.remote.agent import wire
+    from tpuctl.remote.agent.tree import read_entries
+
+    found = []
+    for kind, payload in wire.split_frames(bytearray(data)):
+        with contextlib.suppress(wire.WireError):
+            found.append(wire.read_block(kind, payload))
+        with contextlib.suppress(wire.WireError, wire.Refusal):
+            found += read_entries(wire.read_note(payload).get("rows"))  # type: ignore[arg-type]
+    return found
+
+
+def frames() -> list[bytes]:
+    from tpuctl.remote.agent import wire
+
+    rows = [["a", "f", 420, 3, 1, ""], ["b", "l", 511, 0, 1, "a"], ["c", "d", 493, 0, 1, ""]]
+    return [wire.note(rows=rows) + wire.block(b"x" * 5000)]
+
+
+def read_multipart(data: bytes, folder: Path) -> object:
+    from tpuctl.emulator.multipart import read_parts
+
+    return read_parts(data, "multipart/mixed; boundary=x")
+
+
+def multipart() -> list[bytes]:
+    part = b"--x\r\nContent-Type: application/json\r\n\r\n{}\r\n"
+    return [part + part + b"--x--"]
+
+
+def read_time_header(data: bytes, folder: Path) -> object:
+    from tpuctl.cloud.service_clock import read_time
+
+    return read_time({"Date": data.decode("latin-1"), "tpuctl-emulated-scale": "60"})
+
+
+def read_records(data: bytes, folder: Path) -> object:
+    """What stands in the state folder of what was asked of Colab and Kaggle."""
+    from tpuctl.providers.colab.records import Records
+    from tpuctl.providers.kaggle.runs import RunStore
+
+    written(data, folder, "r.json")
+    records = Records()
+    records.folder = folder
+    return RunStore(folder).find("r") or records.find("r")
+
+
+def records() -> list[bytes]:
+    from tpuctl.codec import to_plain
+    from tpuctl.providers.colab.records import Record
+    from tpuctl.providers.kaggle.runs import Run
+
+    run = Run("r", "k", "t.py", "https://x", "me", "/out", NOW, 60.0)
+    both = {"schema": "tpuctl-kaggle/1", **to_plain(run)}, to_plain(Record("r", "k", "v5e-1", NOW))
+    return [json.dumps(each).encode() for each in both]
 
 
 def lines(*texts: str) -> Callable[[], list[bytes]]:
     return lambda: [text.encode() for text in texts]
 
+
+from tpuctl.remote.agent.wire import WireError  # noqa: E402
 
 BAD: tuple[type[BaseException], ...] = (ValueError, *damaged())
 TARGETS: dict[str, Target] = {
@@ -566,6 +702,15 @@ TARGETS: dict[str, Target] = {
     "log": Target(explain_log, lines("RuntimeError: libtpu.so already in use by process 7\nF05")),
     "words": Target(read_words, words),
     "service": Target(read_service, service),
+    "script": Target(
+        lint_it(".py"),
+        lines("import tensorflow as tf\ntf.contrib.tpu.x()\nmodel.fit(x, batch_size=3)\n"),
+        cost=4,
+    ),
+    "known_hosts": Target(read_known_hosts, known_hosts, BAD),
+    "frames": Target(read_frames_of_a_worker, frames, (WireError,)),
+    "multipart": Target(read_multipart, multipart, BAD),
+    "time": Target(read_time_header, lines("Sun, 22 Nov 2026 21:59:51 GMT")),
 }
 JSON_TARGETS: dict[str, Target] = {
     "manifest": Target(use_manifest, lambda: [data_set()["manifest.json"]], cost=4),
@@ -578,6 +723,9 @@ JSON_TARGETS: dict[str, Target] = {
     "journal": Target(read_journal, journal),
     "watch": Target(read_watch, watch),
     "storage": Target(read_storage, storage, BAD),
+    "notebook": Target(lint_it(".ipynb"), notebooks, cost=4),
+    "failed_notebook": Target(explain_notebook, failed_notebook),
+    "records": Target(read_records, records),
 }
 
 
@@ -632,6 +780,24 @@ def places_in(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
         yield value, key
         if isinstance(item, (dict, list)) and depth < 20:
             yield from places_in(item, depth + 1)
+
+
+JSON_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+JSON = st.recursive(
+    JSON_SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+def inputs(name: str) -> st.SearchStrategy[bytes]:
+    """What Hypothesis tries on a parser: anything, and damage to what it understands."""
+    chance, seeds = st.randoms(use_true_random=False), st.sampled_from(seeds_of(name))
+    damaged = st.builds(damage_bytes, seeds, chance)
+    if name not in JSON_TARGETS:
+        return st.one_of(damaged, st.binary(max_size=200))
+    document = JSON.map(lambda value: json.dumps(value).encode())
+    return st.one_of(st.builds(damage_json, seeds, chance), document, damaged)
 
 
 @cache

@@ -52,9 +52,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster
         def start(
             gke: dict[str, Any] | None = None, folder: Path | None = None, **scenario: Any
         ) -> World:
-            clock = ScaledClock(datetime(2026, 11, 22, tzinfo=timezone.utc), SCALE)
+            scale = scenario.pop("time_scale", SCALE)
+            clock = ScaledClock(datetime(2026, 11, 22, tzinfo=timezone.utc), scale)
             given = {
-                "time_scale": SCALE, "buckets": {"staging": {"location": "us-central1"}},
+                "time_scale": scale, "buckets": {"staging": {"location": "us-central1"}},
                 "gke": {"start_s": 0, **(gke or {})}, **scenario,
             }  # fmt: skip
             emulator = stack.enter_context(

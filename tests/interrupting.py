@@ -74,6 +74,7 @@ class Ended:
     stdout: str
     stderr: str
     points: list[Point]
+    words: Sequence[str] = ()
 
     @property
     def said(self) -> str:
@@ -90,6 +91,7 @@ class Place:
         for name in ("home", "tmp", "state", "cache", "given"):
             (self.root / name).mkdir(parents=True)
         self.aside.mkdir()
+        self.runs: list[Ended] = []
         self.last, self.disk_was_full = Ended(0, "", "", []), strike.startswith("full")
         self.env = {
             "HOME": str(self.root / "home"),
@@ -133,7 +135,8 @@ class Place:
             stderr += "\nIT HUNG"
         lines = [line.split(" ", 3) for line in log.read_text(errors="replace").splitlines()]
         points = [Point(int(line[0]), line[2], line[3]) for line in lines if len(line) == 4]
-        self.last = Ended(process.returncode, stdout, stderr, points)
+        self.last = Ended(process.returncode, stdout, stderr, points, words)
+        self.runs.append(self.last)
         return self.last
 
     def files(self) -> dict[str, str]:

@@ -29,7 +29,11 @@ def main() -> int:
     options = dict(word.split("=") for word in words if "=" in word)
     names = [word for word in words if "=" not in word]
     root = Path(mkdtemp(prefix="tpuctl-soak-"))
+    # The secret of every emulator in these processes, and of its clients.
+    token = root / "token"
+    token.write_text("only-this-soak-knows")
     os.environ |= {"HOME": str(root), "TPUCTL_STATE_DIR": str(root / "state")}
+    os.environ |= {"TPUCTL_TPU_TOKEN_FILE": str(token), "GRPC_VERBOSITY": "NONE"}
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         failed = sum(
             strike_all(pool, name, root / str(index), **options)

@@ -318,9 +318,10 @@ def test_launch_creates_runs_fetches_and_deletes(
     colab = colab_world()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB + "raise SystemExit(7)\n")
-    words = ("launch", "job.py", "--on", "colab:v6e-1", "--no-check", "--ttl", "1h")  # fmt: skip
+    words = ("launch", "job.py", "--on", "colab:v6e-1", "--no-check", "--ttl", "1h", "--yes")
     done = tpuctl(*words)
-    assert (done.exit_code, done.stdout) == (7, "trained\n"), done.stderr
+    said = "trained\ntpuctl: input wait and MXU idle are unknown"
+    assert (done.exit_code, done.stdout[: len(said)]) == (7, said), done.stderr
     assert (tmp_path / "launch-job-output" / "made.txt").read_text() == "made"
     assert ours(colab) == []
     assert colab_world.records.all() == ()
@@ -333,7 +334,7 @@ def test_a_launch_that_cannot_start_leaves_no_runtime(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
     for words in (["missing.py"], ["job.py", "--strategy", "cpu"]):
-        assert tpuctl("launch", *words, "--on", "colab").exit_code != 0
+        assert tpuctl("launch", *words, "--on", "colab", "--yes").exit_code != 0
         assert ours(colab) == []
 
 
@@ -343,18 +344,42 @@ def test_after_a_detached_launch_the_guard_fetches_and_deletes(
     colab = colab_world(scale=60)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
-    words = ("launch", "job.py", "--on", "colab", "--no-check", "--detach")  # fmt: skip
+    words = ("launch", "job.py", "--on", "colab", "--no-check", "--detach", "--yes")  # fmt: skip
     done = tpuctl(*words)
     assert done.exit_code == 0, done.stderr
     wait_until(lambda: not ours(colab))
     assert (tmp_path / "launch-job-output" / "made.txt").read_text() == "made"
 
 
-def test_watch_is_refused_by_name(colab_world: ColabWorld, tpuctl: Tpuctl) -> None:
-    colab_world()
-    assert tpuctl(*NO_WAIT).exit_code == 0
-    refused = tpuctl("watch", "t1", "--json", "--", "true")
-    assert (refused.exit_code, refused.document["errors"][0]["code"]) == (2, "unsupported")
+COUNT = "echo attempt $TPUCTL_ATTEMPT; [ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600; exit 3"
+
+
+def test_watch_creates_a_runtime_again_that_was_taken_away(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world(scale=60)
+    assert tpuctl(*CREATE, "--ttl", "5h").exit_code == 0
+    (first,) = ours(colab)
+    at_request(colab, "keep_alive", lambda: colab.account.runtimes.pop(first))
+    watch = ("watch", "t1", "--max-crashes", "1", "--json", "--", "sh", "-c", COUNT)
+    ended = tpuctl(*watch)
+    assert ended.exit_code == 3, ended.stderr
+    assert [each["cause"] for each in ended.data["attempts"]] == ["preempted", "crash"]
+    (second,) = ours(colab)
+    assert second != first
+    (record,) = colab_world.records.all()
+    assert record.expires
+    assert tpuctl("watch", "t1", "--spot", "--json", "--", "true").exit_code == 2
+
+
+def test_watch_does_not_create_again_what_was_deleted_on_purpose(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world(scale=60)
+    assert tpuctl(*CREATE, "--ttl", "8m").exit_code == 0
+    ended = tpuctl("watch", "t1", "--json", "--", "sleep", "600")
+    assert (ended.exit_code, ours(colab)) == (1, [])
+    assert "its time to live is over" in ended.data["attempts"][0]["reason"]
 
 
 @PLANES
@@ -396,3 +421,37 @@ def test_when_a_runtime_is_due() -> None:
     done = Record("t1", "k", "v5e-1", MORNING, until_done="j1", is_home=True)
     assert why_delete(done, later) is None
     assert "fetched" in str(why_delete(done, later, has_ended=True))
+
+
+TRAIN = """\
+import time
+import grain
+for epoch in range(4):
+    for batch in iter(grain.MapDataset.range(64).map(lambda i: i).batch(4).to_iter_dataset()):
+        time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("on", ["colab", pytest.param("t1", marks=pytest.mark.hosted)])
+def test_a_launch_says_what_it_waited_for_and_its_profile_comes_home(
+    colab_world: ColabWorld,
+    tpuctl: Tpuctl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on: str,
+) -> None:
+    pytest.importorskip("grain")
+    colab = colab_world()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    if on == "t1":
+        assert tpuctl(*CREATE, "--ttl", "1h").exit_code == 0
+    words = ("profile", "run", "--on", on, "--out", "it.tpuprof", "--json", "--yes")
+    found = tpuctl(*words, "--", "python", "train.py")
+    assert found.exit_code == 0, found.stderr + found.stdout
+    assert "input wait" in found.stderr
+    assert "MXU would be idle" in found.stderr
+    assert found.data["kind"] == "grain"
+    assert tpuctl("profile", "show", "it.tpuprof").exit_code == 0
+    assert len(ours(colab)) == (on == "t1")
+    assert tpuctl(*words, "--steps", "3", "--", "python", "train.py").exit_code == 2

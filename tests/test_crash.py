@@ -1,5 +1,8 @@
 """Commands struck while they run, and run again: a sample of what `make soak` tries in full."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
@@ -82,6 +85,25 @@ def test_a_command_that_is_struck_and_run_again_gives_the_same(
     struck: dict[str, Future[list[str]]], name: str
 ) -> None:
     assert struck[name].result() == []
+
+
+def test_soak_runs_outside_of_pytest_too(tmp_path: Path) -> None:
+    """There nothing has set the secret of its emulators."""
+    env = {name: text for name, text in os.environ.items() if not name.startswith("TPUCTL_")}
+    words = [sys.executable, "-m", "tests.soak", "gc", "only=short"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert "1 strikes" in done.stdout, done.stderr
+    assert (done.returncode, ", 0 failed" in done.stdout) == (0, True)
+
+
+def test_the_workers_of_the_benchmarks_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.remote_fanout import _place, _workers
+
+    monkeypatch.setenv("TPUCTL_STATE_DIR", "")
+    with _place(tmp_path) as root, _workers(root, 2) as hosts:
+        assert [host.startswith("me@127.9.0.") for host in hosts] == [True, True]
 
 
 def test_a_watch_of_some_hours_ends_with_the_right_weights_and_cost(tmp_path: Path) -> None:

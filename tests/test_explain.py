@@ -43,7 +43,7 @@ def test_the_catalogue_is_complete_and_every_check_belongs_to_it() -> None:
     numbered = sorted(code for code in failures() if re.fullmatch(r"F\d\d", code))
     assert numbered == [f"F{number:02}" for number in range(1, 76)]
     assert set(CHECKS) <= set(failures())
-    assert len(failures()) >= 550
+    assert len(failures()) >= 650
 
 
 def test_no_code_is_used_twice_and_every_family_says_what_it_is_about() -> None:
@@ -154,6 +154,10 @@ SPELLINGS = {
     "Out of memory: Killed process 4242 (python)": "host_oom",
     "Quota limit TPUV5sLitepodPerProjectPerZoneForTPUAPI has been exceeded.": "quota_exceeded",
 }
+NOTICE = (
+    "INFO 12:00:00 xla_bridge.py:841] Unable to initialize backend 'tpu': INTERNAL: Failed to open "
+    "libtpu.so: libtpu.so: cannot open shared object file: No such file or directory"
+)
 NO_FAILURES = (
     "No module named 'tensorflow_datasets'",
     "No module named tensorflow_hub",
@@ -162,6 +166,11 @@ NO_FAILURES = (
     "Failed to connect to localhost:6006",
     "Device or resource busy: '/mnt/disk'",
     "has no attribute 'get_tpu_client_options'",
+    "KeyError: 'health'",
+    "IndexError: list index out of range",
+    "Task 3 not found in the to-do list",
+    "We use the slice builder pattern in Python",
+    "psycopg2.errors.UniqueViolation: duplicate key value violates unique constraint users_pkey",
     "Python 3.11.9, jax built with libtpu 0.0.21",
 )
 
@@ -174,6 +183,13 @@ def test_numbers_devices_and_quotes_may_differ(text: str, code: str) -> None:
 @pytest.mark.parametrize("text", NO_FAILURES)
 def test_a_text_that_only_begins_like_a_failure_is_none(text: str) -> None:
     assert first(text) is None
+
+
+def test_the_words_of_a_harmless_line_are_no_failure_and_the_same_words_raised_are_one() -> None:
+    assert [match.code for match in explain(NOTICE).matches] == ["jax_backend_probe"]
+    raised = f"RuntimeError: {NOTICE.partition('] ')[2]} (set JAX_PLATFORMS='' to choose)"
+    assert first(raised) == "F17"
+    assert first(f"{NOTICE}\n{raised}") != "jax_backend_probe"
 
 
 API = {

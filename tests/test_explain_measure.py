@@ -79,12 +79,12 @@ def test_unseen_texts_are_answered_rightly_and_hardly_ever_wrongly() -> None:
 
 def test_seen_texts_are_answered_rightly() -> None:
     count, right, wrong = rates(unseen=False)
-    assert count >= 600
+    assert count >= 700
     assert right >= 0.95
     assert wrong <= 0.03
 
 
-UNSEEN, RIGHT, WRONG = 200, 0.61, 0.05
+UNSEEN, RIGHT, WRONG = 200, 0.64, 0.05
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:
@@ -97,6 +97,9 @@ def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> Non
     known = Counter(map(verdict, half, old))
     assert known["right"] / len(half) < RIGHT / 2
     assert verdict(half[0], None) == "silent"
+    nobody_knows = Case("o/r#1", ("none",), "x", is_unseen=True)
+    given = (None, "jax_unsure", "jax_backend_probe", "F66")
+    assert [verdict(nobody_knows, each) for each in given] == ["right"] * 3 + ["wrong"]
 
 
 def test_a_thread_belongs_to_one_half_and_every_text_has_a_source_and_an_answer() -> None:

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from tests.fuzzing import JSON_TARGETS, TARGETS, Target, damage_json, damaged_input
+from tests.fuzzing import JSON_TARGETS, TARGETS, Target, damage_json, damaged_input, inputs
 from tpuctl.errors import InvalidInputError
+from tpuctl.remote.agent.tree import read_entries
+from tpuctl.remote.agent.wire import Refusal
 
 pytestmark = pytest.mark.slow
 
 ALL = {**TARGETS, **JSON_TARGETS}
-INPUTS = 60
+INPUTS = 40
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +30,13 @@ def _little_memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_damaged_input_is_answered_or_refused(name: str, tmp_path: Path) -> None:
-    accepted = 0
-    for number in range(INPUTS // ALL[name].cost):
-        accepted += ALL[name].check(damaged_input(name, number), tmp_path)
+def test_any_input_is_answered_or_refused(name: str, tmp_path: Path) -> None:
+    @settings(max_examples=INPUTS // ALL[name].cost, suppress_health_check=list(HealthCheck))
+    @given(inputs(name))
+    def check(data: bytes) -> None:
+        ALL[name].check(data, tmp_path)
+
+    check()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -74,3 +80,12 @@ def test_the_damage_is_the_same_every_time_and_of_many_kinds() -> None:
     assert first == [damaged_input("manifest", number) for number in range(60)]
     assert len(set(first)) > 50
     assert damage_json is not None
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udfffb"])
+def test_a_worker_cannot_send_a_name_that_no_file_can_have(name: str) -> None:
+    for row in ([name, "f", 420, 3, 1, ""], ["link", "l", 511, 0, 1, name]):
+        with pytest.raises(Refusal, match="not a valid name"):
+            read_entries([row])
+    # The bytes of a name that is not UTF-8 are half characters too, and are a name.
+    assert read_entries([["\udc80", "f", 420, 3, 1, ""]])

@@ -10,7 +10,7 @@ import pytest
 
 from tests import contract
 from tests.cloud_world import CloudWorld
-from tests.tpus import FAR, HERE, ask, journal_in, nodes_of, queue, remember, sent
+from tests.tpus import FAR, HERE, ask, ask_with_ttl, journal_in, nodes_of, queue, remember, sent
 from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans, why_orphaned
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.lookup import ResourceGroup
@@ -46,8 +46,8 @@ def test_the_dead_the_expired_and_the_given_up_are_found_and_the_living_are_not(
     here = world({"faults": dying("dead", "spare")})
     ask(here, "alive")
     ask(here, "dead", spot=True)
-    ask(here, "expired", labels={LABEL_TTL_S: "3600"})
-    ask(here, "not-yet", labels={LABEL_TTL_S: "14400"})
+    ask_with_ttl(journal, here, "expired", 3600)
+    ask_with_ttl(journal, here, "not-yet", 14400)
     remember(journal, here, ask(here, "zombie", zone=FAR), phase="abandoned")
     remember(journal, here, ask(here, "ours"), phase="ready")
     queue(here, "spare")
@@ -62,7 +62,7 @@ def test_gc_deletes_what_it_found_and_says_what_that_freed(world: Worlds, journa
     here = world({"faults": dying("dead")})
     ask(here, "alive")
     ask(here, "dead", spot=True)
-    ask(here, "expired", labels={LABEL_TTL_S: "3600"})
+    ask_with_ttl(journal, here, "expired", 3600)
     here.clock.sleep(7200)
     ended = collect(here, journal)
     assert {find.name: find.action for find in ended.found} == {
@@ -138,12 +138,12 @@ def test_what_was_made_anew_since_it_was_found_is_left_alone(
 
 def test_a_life_time_that_was_prolonged_since_is_respected(world: Worlds, journal: Journal) -> None:
     here = world()
-    request = ask(here, "t1", labels={LABEL_TTL_S: "3600"})
+    request = ask_with_ttl(journal, here, "t1", 3600)
     here.clock.sleep(7200)
     leftovers = find_orphans(here.api, journal=journal)
     for key, node in here.emulator.advance().nodes.items():
         assert key.name == request.name
-        node.spec.document["labels"][LABEL_TTL_S] = "36000"
+        node.document["labels"][LABEL_TTL_S] = "36000"
     ended = delete_orphans(here.api, leftovers, journal=journal)
     assert [find.action for find in ended.found] == ["left_alone"]
     assert ended.warnings
@@ -181,8 +181,8 @@ def test_a_laptop_whose_clock_is_wrong_by_a_day_judges_by_the_services(
     world: Worlds, journal: Journal
 ) -> None:
     here = world()
-    ask(here, "expired", labels={LABEL_TTL_S: "3600"})
-    ask(here, "not-yet", labels={LABEL_TTL_S: "10800"})
+    ask_with_ttl(journal, here, "expired", 3600)
+    ask_with_ttl(journal, here, "not-yet", 10800)
     here.clock.sleep(7200)
     for days in (-1, 1):
         api = here.connect(wrong_by=timedelta(days=days))
@@ -229,8 +229,8 @@ def test_all_planted_orphans_among_two_thousand_objects_and_nothing_else(
     here = world({"zones": zones, "faults": dying(*dead, *suspended)})
     expired, zombies = set(), set()
     for number in range(1000):
-        labels = {LABEL_TTL_S: "600"} if number % 97 == 0 else {LABEL_TTL_S: "360000"}
-        request = ask(here, f"n{number}", zone=list(zones)[number % 4], labels=labels)
+        seconds, zone = 600 if number % 97 == 0 else 360000, list(zones)[number % 4]
+        request = ask_with_ttl(journal, here, f"n{number}", seconds, zone=zone)
         expired |= {request.name} if number % 97 == 0 else set()
         if number % 89 == 0:
             remember(journal, here, request, phase="abandoned")
@@ -249,7 +249,7 @@ def test_gc_on_the_command_line_shows_first_and_acts_with_yes(
     world: Worlds, tpuctl: Callable[..., Any]
 ) -> None:
     here = world({"time_scale": 500, "delete_s": 20}, real_time=True)
-    ask(here, "t1", labels={LABEL_TTL_S: "1"})
+    ask_with_ttl(Journal(), here, "t1", 1)
     tpuctl("wait", "t1")
     shown = tpuctl("gc", "--json")
     assert contract.problems(shown.document, "gc", contract.LEFTOVERS) == []

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.conftest import Tpuctl
@@ -17,6 +19,7 @@ from tests.waiting import wait_until
 from tpuctl.providers.gke.client import Cluster, find_context
 from tpuctl.providers.gke.follow import exit_of, worker_of
 from tpuctl.providers.gke.runs import find, run_store
+from tpuctl.start_python import python_command
 
 V6E = {"accelerator_type": "v6e-16"}
 ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
@@ -266,7 +269,8 @@ BUSY = [
 def test_a_fault_neither_repeats_the_job_nor_loses_a_line(
     cluster: Clusters, tpuctl: Tpuctl, faults: list[dict[str, Any]]
 ) -> None:
-    world = cluster(ONE, faults=faults)
+    # Slowly, because a busy machine may take longer than the minutes for which we ask again.
+    world = cluster(ONE, faults=faults, time_scale=20)
     result = tpuctl(*launch("--json", type="v6e-1"))
     assert result.exit_code == 0
     assert len(world.emulator.cluster.objects.all("jobsets")) == 1
@@ -299,6 +303,34 @@ def test_a_job_that_was_killed_between_requests_is_found_by_the_same_command(
     result = tpuctl(*launch("--env", "NAP=0.2", "--json", type="v6e-1"))
     assert (result.exit_code, result.data["name"]) == (0, before["metadata"]["name"])
     assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+STOPPABLE = """\
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(5)))
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_job_whose_node_is_taken_away_is_told(tmp_path: Path) -> None:
+    """In a container tpuctl is the first process, which the kernel protects from signals."""
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.call([*inside, "true"]):
+        pytest.skip("this system makes no namespaces for us")
+    (tmp_path / "job.py").write_text(STOPPABLE)
+    (tmp_path / "job.json").write_text(json.dumps({"plan": {"target": "./job.py"}}))
+    command = python_command("tpuctl.training.hosted_job", "job.json")
+    child = subprocess.Popen([*inside, *command], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+    while child.stdout.readline() != "up\n":
+        assert child.poll() is None
+    (first,) = psutil.Process(child.pid).children()
+    first.send_signal(signal.SIGTERM)
+    rest, _ = child.communicate(timeout=60)
+    assert (rest.startswith("saved\n"), child.returncode) == (True, 5)
 
 
 @pytest.mark.slow
@@ -366,3 +398,21 @@ def test_without_a_job_of_ours_no_other_list_asks_the_cluster(
     assert "gke" not in [each.abilities.name for each in in_use()]
     assert tpuctl(*launch("--detach", "--job", "nap")).exit_code == 0
     assert "gke" in [each.abilities.name for each in in_use()]
+
+
+def test_a_job_in_another_cluster_is_neither_gone_nor_taken_for_one_of_its_name(
+    cluster: Clusters, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    cluster(ONE)
+    nap = launch("--detach", "--job", "nap", "--env", "NAP=600", type="v6e-1")
+    assert tpuctl(*nap).exit_code == 0
+    config = tmp_path / "kubeconfig"
+    config.write_text(config.read_text().replace('"namespace": "default"', '"namespace": "other"'))
+    for verb in (("delete", "nap", "--yes"), ("stop", "nap"), ("show", "nap"), ("logs", "nap")):
+        result = tpuctl(*verb, "--json")
+        assert result.exit_code == 1
+        assert "another cluster or namespace" in result.document["errors"][0]["message"]
+    again = tpuctl(*nap, "--json")
+    assert again.document["errors"][0]["code"] in ("already_exists", "not_found")
+    config.write_text(config.read_text().replace('"namespace": "other"', '"namespace": "default"'))
+    assert tpuctl("delete", "nap", "--yes").exit_code == 0

@@ -32,6 +32,13 @@ OTHERS = [
 ]
 
 
+# What `python -m` imports before the package that it starts, in one version or another.
+BEFORE_TPUCTL = (
+    "collections", "contextlib", "functools", "importlib", "keyword", "operator", "pkgutil",
+    "reprlib", "runpy", "tpuctl", "types", "warnings",
+)  # fmt: skip
+
+
 class Trap:
     """A folder full of modules and programs that leave a mark when they are executed."""
 
@@ -112,11 +119,20 @@ def test_python_3_10_is_among_those_tried() -> None:
 
 def test_python_m_tpuctl_forgets_the_current_folder(trap: Trap) -> None:
     """Python itself imports a few modules before tpuctl can act; its option -P prevents that."""
-    for module in trap.folder.glob("*.py"):
-        if module.stem not in ("typer", "rich", "shellingham", "packaging", "psutil"):
-            module.unlink()
-    done = trap.run(sys.executable, "-m", "tpuctl", "config", PYTHONPATH=":")
-    assert (done.returncode, trap.caught) == (0, [])
+    for name in BEFORE_TPUCTL:
+        (trap.folder / f"{name}.py").unlink()
+    for words in (["-m"], ["-E", "-m"], ["-P", "-m"] if sys.version_info >= (3, 11) else ["-m"]):
+        done = trap.run(sys.executable, *words, "tpuctl", "config")
+        assert (done.returncode, trap.caught) == (0, []), done.stderr
+
+
+def test_python_m_of_the_users_own_program_keeps_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("import tpuctl\n")
+    (tmp_path / "own" / "__main__.py").write_text("import neighbour\n")
+    (tmp_path / "neighbour.py").write_text("print('here')\n")
+    done = subprocess.check_output([sys.executable, "-m", "own"], cwd=tmp_path, text=True)
+    assert done == "here\n"
 
 
 COMMANDS = {

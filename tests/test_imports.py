@@ -70,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     "emulator": {"hardware", "storage"},
     "cloud": {"hardware", "runtime", "storage"},
     "remote": {"cloud", "hardware", "runtime", "storage"},
-    "supervise": {"cloud", "hardware", "remote", "storage"},
+    "supervise": {"cloud", "hardware", "providers", "remote", "storage"},
     "providers": {"cloud", "compile", "hardware", "remote", "runtime", "storage"},
     "linting": {"diagnosis", "hardware", "runtime", "storage", "training"},
     "demo": {"data"}

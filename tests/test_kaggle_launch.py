@@ -63,6 +63,7 @@ def test_the_exit_code_is_the_jobs_and_its_output_comes_home(
     assert "20.0 of 20 TPU hours left this week" in said
     assert "doctor: kaggle" in said
     assert "exited with code 3" in said
+    assert "input wait and MXU idle are unknown" in said
     (kernel,) = world.client.kernels("tpuctl-")
     assert kernel["isPrivate"]
     assert kernel["machineShape"] == "TpuV5E8"
@@ -185,7 +186,7 @@ def test_a_run_goes_on_from_the_last_one_or_from_a_folder(kaggle: Kaggles, tpuct
 
 
 @pytest.mark.slow
-def test_a_large_project_goes_as_a_private_data_set_once(
+def test_a_large_project_goes_as_a_private_data_set_for_as_long_as_its_run(
     kaggle: Kaggles, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:
     world = kaggle()
@@ -197,8 +198,35 @@ def test_a_large_project_goes_as_a_private_data_set_once(
     assert result.exit_code == 0
     assert "as a private data set" in result.stderr
     assert "noise.bin" in result.stdout
-    assert tpuctl(*words, "--job", "again").exit_code == 0
-    assert world.calls("kaggle_create_data") == 1
+    # It is deleted with the end of its run, and never one that we did not make.
+    assert (world.calls("kaggle_create_data"), world.calls("kaggle_delete_data")) == (1, 1)
+    assert all(run.data_set is None for run in RunStore().runs(world.client.endpoint.shown))
+
+
+@pytest.mark.slow
+def test_a_data_set_that_is_left_goes_with_gc_and_a_part_of_the_output_with_cp(
+    kaggle: Kaggles, tpuctl: Tpuctl
+) -> None:
+    world = kaggle(fault("kaggle_delete_data", "unauthenticated", nth=1))
+    Path("noise.bin").write_bytes(os.urandom(900_000))
+    words = (*LAUNCH, "--set", "data=noise.bin", "--json")
+    flags = "import argparse\nargparse.ArgumentParser().add_argument('--data')\n"
+    Path("train.py").write_text(flags + SCRIPT.replace("sys.argv[1]", "0"))
+    made = tpuctl(*words).data
+    (run,) = RunStore().runs(world.client.endpoint.shown)
+    assert run.data_set
+    assert world.client.data_status(run.data_set) == "READY"
+    home = Path("home")
+    assert tpuctl("cp", f"{made['name']}:training", str(home)).exit_code == 0
+    assert (home / "steps.txt").read_text() == "step\n"
+    assert tpuctl("cp", f"{made['name']}:training/steps.txt", "one.txt").exit_code == 0
+    assert Path("one.txt").read_text() == "step\n"
+    missing = tpuctl("cp", f"{made['name']}:nothing", "x", "--json")
+    assert (missing.exit_code, "no output" in missing.document["errors"][0]["message"]) == (1, True)
+    assert tpuctl("cp", "train.py", f"{made['name']}:x").exit_code == 2
+    found = tpuctl("gc", "--provider", "kaggle", "--yes", "--json").data["found"]
+    assert [each["action"] for each in found] == ["deleted"]
+    assert world.client.data_status(run.data_set) is None
 
 
 @pytest.mark.slow
@@ -235,7 +263,7 @@ def test_internet_that_is_off_and_a_false_success_are_told(kaggle: Kaggles, tpuc
 def test_a_run_at_its_time_limit_brings_its_output_home(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
     kaggle()
     Path("train.py").write_text("import time\nopen('ckpt', 'w').write('x')\ntime.sleep(300)\n")
-    result = tpuctl(*LAUNCH, "--ttl", "20m", "--json")
+    result = tpuctl(*LAUNCH, "--ttl", "60m", "--json")
     (error,) = result.document["errors"]
     assert (result.exit_code, error["code"]) == (3, "deadline")
     assert "--resume last" in error["hint"]
@@ -493,7 +521,11 @@ def test_auto_without_free_hours_and_without_a_budget_is_told(
     kaggle({"kaggle": {"used_hours": 20}})
     result = tpuctl("launch", "train.py", "--on", "auto", "--json")
     assert (result.exit_code, result.document["errors"][0]["code"]) == (3, "no_capacity")
-    assert "--max-usd" in result.document["errors"][0]["message"]
+    first, *rows = result.document["errors"][0]["message"].splitlines()
+    assert first == "No TPU can be had now."
+    assert {row.split()[0] for row in rows} >= {"kaggle", "colab", "for"}
+    assert all(len(row) < 120 for row in rows)
+    assert "--max-usd" in rows[-1]
     assert tpuctl("launch", "train.py", "--max-usd", "5").exit_code == 2
 
 
@@ -505,7 +537,7 @@ def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
     busy = fault("kaggle_push", "unavailable", every=True)
     world = kaggle({"zones": {"us-central1-a": zone}, **busy}, machines=tmp_path / "machines")
     monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
-    auto = ("launch", "train.py", "--on", "auto", "--max-usd", "50")
+    auto = ("launch", "train.py", "--on", "auto", "--max-usd", "50", "--yes")
     result = tpuctl(*auto, "--", "5")
     assert result.exit_code == 5
     assert "Trying the next offer" in result.stderr

@@ -166,10 +166,10 @@ def test_the_plan_is_shown_and_nothing_is_copied(tpuctl, two: Slice, tmp_path: P
     result = launch(tpuctl, two, plain, "--framework", "jax", "--dry-run", "--json")
     plan: dict[str, Any] = result.data
     assert plan["argv"][:3] == ["python3", "-m", "tpuctl.training.runner"]
-    assert plan["env"] == {"KERAS_BACKEND": "jax", "PYTHONPATH": ".tpuctl"}
+    assert plan["env"] == {"KERAS_BACKEND": "jax", "PYTHONPATH": "../.tpuctl-library"}
     assert [target for _, target in plan["copies"]] == [
         "tpuctl-launch/",
-        "tpuctl-launch/.tpuctl/tpuctl",
+        ".tpuctl-library/tpuctl",
     ]
     assert (plan["workers"], plan["folder"]) == (2, "tpuctl-launch")
     assert not (two.folder(0) / "tpuctl-launch" / "plain.py").exists()

@@ -1,12 +1,14 @@
 """Host keys of machines given with --host: what OpenSSH refuses, we refuse, and the reverse."""
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 pytest.importorskip("asyncssh")
 
 from tests.test_remote_sshd import SSHD
+from tests.waiting import wait_until
 from tests.workers import IMPATIENT, new_key
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.remote._known_hosts import host_key_rules
@@ -61,7 +64,7 @@ def unsigned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 @contextmanager
-def running(folder: Path, *, is_signed: bool) -> Iterator[Machine]:
+def running(folder: Path, *, is_signed: bool, key: Path | None = None) -> Iterator[Machine]:
     if SSHD is None or KEYGEN is None or not shutil.which("ssh"):
         pytest.skip("OpenSSH is not installed (apt-get install openssh-server openssh-client)")
     for name in ("key", "host", "other", "authority"):
@@ -79,20 +82,24 @@ def running(folder: Path, *, is_signed: bool) -> Iterator[Machine]:
         port = probe.getsockname()[1]
     lines = [
         f"Port {port}", "ListenAddress 127.0.0.1", f"HostKey {folder}/host", "StrictModes no",
-        f"AuthorizedKeysFile {folder}/key.pub", "PidFile none", "UsePAM no", "MaxStartups 100",
+        f"AuthorizedKeysFile {key or folder / 'key'}.pub", "LogLevel DEBUG1", "PidFile none",
+        "UsePAM no", "MaxStartups 100",
         *([f"HostCertificate {folder}/host-cert.pub"] if is_signed else []),
     ]  # fmt: skip
     (folder / "sshd_config").write_text("\n".join(lines) + "\n")
-    command = [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as server:
+    log = folder / "log"
+    with subprocess.Popen([SSHD, "-D", "-E", log, "-f", folder / "sshd_config"]) as server:
         try:
-            assert server.stderr
-            while b"listening" not in (line := server.stderr.readline()):
-                if not line:
-                    pytest.skip("sshd does not start on this machine")
+            wait_until(lambda: server.poll() is not None or b"listening" in read(log))
+            if server.poll() is not None:
+                pytest.skip("sshd does not start on this machine")
             yield Machine(folder, port)
         finally:
             server.kill()
+
+
+def read(log: Path) -> bytes:
+    return log.read_bytes() if log.exists() else b""
 
 
 KNOWN = {
@@ -156,7 +163,9 @@ CONFIG = {
 }  # fmt: skip
 
 
-def connect(machine: Machine, folder: Path, said: list[str] | None = None) -> TpuctlError | None:
+def connect(
+    machine: Machine, folder: Path, said: list[str] | None = None, *, is_own: bool = True
+) -> TpuctlError | None:
     """Connect and run nothing; returns why that failed."""
 
     async def nothing(connection: Connection) -> None:
@@ -165,8 +174,9 @@ def connect(machine: Machine, folder: Path, said: list[str] | None = None) -> Tp
     warn = (said if said is not None else []).append
     keys = HostKeys(folder / "ours")
     access = Access((machine.folder / "key",), keys, timeouts=IMPATIENT, on_warning=warn)
-    user = subprocess.check_output(["id", "-un"], text=True).strip()
+    user = pwd.getpwuid(os.getuid()).pw_name
     hosts = parse_hosts(f"{user}@127.0.0.1:{machine.port}")
+    hosts = tuple(replace(host, is_own=is_own) for host in hosts)
     (answer,) = run_async(on_every_worker(hosts, access, nothing))
     return answer
 
@@ -295,3 +305,113 @@ def test_a_private_key_that_others_can_read_is_refused_as_ssh_refuses_it(
         assert refused.value.hint == f"chmod 600 {key}"
     finally:
         key.chmod(0o600)
+
+
+JUMPS = {
+    "one": "Host {address}\n  ProxyJump gate",
+    "two": "Host {address}\n  ProxyJump gate,second",
+    "user and port of the gate are in its own entry": "Host {address}\n  ProxyJump ssh://gate",
+    "over a jump of its own": "Host {address}\n  ProxyJump second\nHost second\n  ProxyJump gate",
+    "a command": "Host {address}\n  ProxyCommand {tell} %h %p",
+    "loop": "Host *\n  ProxyJump second",
+    "to itself": "Host {address} gate\n  ProxyJump gate",
+    "none": "Host {address}\n  ProxyJump none\n  ProxyCommand none",
+}
+"""What leads to a machine, and what the gate has to say about it in the end."""
+TELL = """#!{python}
+import os, socket, sys, threading
+open({mark!r}, "a").write("command\\n")
+there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def back():
+    while data := there.recv(65536):
+        os.write(1, data)
+threading.Thread(target=back, daemon=True).start()
+while data := os.read(0, 65536):
+    there.sendall(data)
+"""
+
+
+@pytest.fixture(scope="module")
+def gate(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine that forwards connections for who may log in to the other one."""
+    key = machine.folder / "key"
+    with running(tmp_path_factory.mktemp("gate"), is_signed=False, key=key) as found:
+        yield found
+
+
+def forwards(gate: Machine) -> int:
+    """How many connections the gate was asked to forward."""
+    return read(gate.folder / "log").count(b"server_request_direct_tcpip")
+
+
+@pytest.mark.parametrize("case", JUMPS)
+def test_a_jump_host_of_the_configuration_is_used(
+    machine: Machine, gate: Machine, tmp_path: Path, case: str
+) -> None:
+    (home() / ".ssh").mkdir()
+    mark, tell = tmp_path / "mark", tmp_path / "tell"
+    tell.write_text(TELL.format(python=sys.executable, mark=str(mark)))
+    tell.chmod(0o755)
+    known = f"[127.0.0.1]:{gate.port} {gate.public('host')}\n"
+    known += f"[127.0.0.1]:{machine.port} {machine.public('host')}\n"
+    (home() / ".ssh/known_hosts").write_text(known)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    (home() / ".ssh/config").write_text(
+        JUMPS[case].format(address="127.0.0.1", tell=tell) + "\n"
+        f"Host gate\n  Hostname 127.0.0.1\n  Port {gate.port}\n  User {user}\n"
+        f"Host second\n  Hostname 127.0.0.1\n  Port {gate.port}\n  User {user}\n"
+        "Host *\n  StrictHostKeyChecking yes\n"
+    )
+    before = forwards(gate)
+    refusal = connect(machine, tmp_path)
+    if case in ("loop", "to itself"):
+        assert refusal
+        assert "leads back to itself" in str(refusal)
+        return
+    assert refusal is None
+    wanted = {"none": 0, "a command": 0, "two": 2, "over a jump of its own": 2}.get(case, 1)
+    assert forwards(gate) - before == wanted
+    assert mark.exists() == (case == "a command")
+
+
+def test_the_configuration_does_not_lead_to_tpus_elsewhere(
+    machine: Machine, gate: Machine, tmp_path: Path
+) -> None:
+    """Only for machines given with --host: a TPU's address is that of the service."""
+    (home() / ".ssh").mkdir()
+    (home() / ".ssh/config").write_text("Host *\n  HostName nowhere.invalid\n  Port 1\n")
+    assert connect(machine, tmp_path, is_own=False) is None
+    refusal = connect(machine, tmp_path)
+    assert refusal
+    assert "unknown host name" in str(refusal)
+
+
+def test_a_jump_host_with_another_key_is_refused(
+    machine: Machine, gate: Machine, tmp_path: Path
+) -> None:
+    (home() / ".ssh").mkdir()
+    (home() / ".ssh/known_hosts").write_text(f"[127.0.0.1]:{gate.port} {gate.public('other')}\n")
+    (home() / ".ssh/config").write_text(
+        f"Host 127.0.0.1\n  ProxyJump localhost:{gate.port}\nHost localhost\n  Hostname 127.0.0.1\n"
+    )
+    before = forwards(gate)
+    refusal = connect(machine, tmp_path)
+    assert refusal
+    assert refusal.code == "host_key_changed"
+    assert forwards(gate) == before
+
+
+def test_without_an_ssh_program_a_jump_host_is_still_used(
+    machine: Machine, gate: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home() / ".ssh").mkdir()
+    known = f"[127.0.0.1]:{gate.port} {gate.public('host')}\n"
+    known += f"[127.0.0.1]:{machine.port} {machine.public('host')}\n"
+    (home() / ".ssh/known_hosts").write_text(known)
+    jump = f"Host 127.0.0.1\n  ProxyJump localhost:{gate.port}\nHost localhost\n"
+    jump += f"  Hostname 127.0.0.1\n  ProxyJump none\n  IdentityFile {machine.folder}/key\n"
+    (home() / ".ssh/config").write_text(jump)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = forwards(gate)
+    assert connect(machine, tmp_path) is None
+    assert forwards(gate) == before + 1

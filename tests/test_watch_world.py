@@ -20,7 +20,7 @@ from tests import contract
 from tests.waiting import wait_until
 from tests.watch_world import LATER_S, OPTIONS, OTHER, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive
-from tpuctl.api.cloud import watch
+from tpuctl.api.watch import watch
 from tpuctl.cloud.clone import clone_options
 from tpuctl.cloud.create import create
 from tpuctl.cloud.delete import delete, plan_delete

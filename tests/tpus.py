@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.cloud_world import CloudWorld
 from tpuctl.cloud.journal import Journal, JournalEntry
-from tpuctl.cloud.models import NodeRequest
+from tpuctl.cloud.models import LABEL_TTL_S, NodeRequest
 from tpuctl.hardware.types import describe
 
 HERE = "us-central1-a"
@@ -70,6 +70,15 @@ def remember(
     )
     journal.intend(entry)
     return entry
+
+
+def ask_with_ttl(
+    journal: Journal, world: CloudWorld, name: str, seconds: int, **options: Any
+) -> NodeRequest:
+    """Ask for a node with a time to live, from this machine."""
+    request = ask(world, name, labels={LABEL_TTL_S: str(seconds)}, **options)
+    remember(journal, world, request, phase="ready")
+    return request
 
 
 def journal_in(folder: Path) -> Journal:

@@ -14,6 +14,14 @@ What they return shows itself: a card in a notebook, the report with print(); `.
 data of `--json`, and `.save("result.json")` or `.save("result.html")` writes it.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and "-m tpuctl" in " ".join(sys.orig_argv):
+    # Python put the current folder first: nothing that is imported from here on may be in it.
+    is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+    if not is_safe and not __file__.startswith(f"{sys.path[0]}/tpuctl/"):
+        del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 from tpuctl.lazy import lazy
@@ -26,16 +34,15 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import delete as delete
     from tpuctl.api.cloud import gc as gc
     from tpuctl.api.cloud import list as list
+    from tpuctl.api.cloud import migrate as migrate
+    from tpuctl.api.cloud import offers as offers
+    from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait
-    from tpuctl.api.cloud import watch as watch
     from tpuctl.api.machine import config as config
     from tpuctl.api.machine import doctor as doctor
     from tpuctl.api.machine import explain as explain
     from tpuctl.api.machine import types as types
-    from tpuctl.api.planes import migrate as migrate
-    from tpuctl.api.planes import offers as offers
-    from tpuctl.api.planes import quota as quota
     from tpuctl.api.profile import ProfileCallback as ProfileCallback
     from tpuctl.api.profile import profile as profile
     from tpuctl.api.training import bench as bench
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.api.training import lint as lint
     from tpuctl.api.training import predict as predict
     from tpuctl.api.training import templates as templates
+    from tpuctl.api.watch import watch as watch
     from tpuctl.api.workers import Workers as Workers
     from tpuctl.api.workers import cp as cp
     from tpuctl.api.workers import free as free
@@ -61,8 +69,8 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "api.machine": "doctor explain types config",
-    "api.cloud": "create list show wait delete gc watch",
-    "api.planes": "migrate offers quota",
+    "api.cloud": "create list show wait delete gc migrate offers quota",
+    "api.watch": "watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
     "api.training": "fit launch lint templates bench predict",

@@ -1,12 +1,10 @@
 """TPUs from Python: what the commands of the same names do, with the same settings."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.api.workers import as_words, print_output, python_warning, refuse_unused
+from tpuctl.api.workers import python_warning, refuse_unused
 from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud, zone_to_delete_in
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.errors import UsageError
@@ -19,12 +17,12 @@ if TYPE_CHECKING:
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.list import TpuList
     from tpuctl.cloud.plan import CreatePlan
+    from tpuctl.cloud.quotas import QuotaTable
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
+    from tpuctl.providers.migrate import Migration
+    from tpuctl.providers.offers import Offers
     from tpuctl.providers.port import HostedPlan, Provider
-    from tpuctl.remote.output import Sink
-    from tpuctl.supervise.messages import WatchResult
-    from tpuctl.supervise.plan import WatchPlan
 
 OnWarning = Callable[[str], None]
 
@@ -147,6 +145,25 @@ def list(
     return list_everywhere(_providers(provider, zone, project, on_warning), where)
 
 
+def offers(
+    accelerator_type: str | None = None,
+    *,
+    provider: str | None = None,
+    project: str | None = None,
+    on_warning: OnWarning = python_warning,
+) -> "Offers":
+    """List every way to get a TPU now, cheapest first: price, units or free hours, and limits.
+
+    Creates nothing. Providers without credentials are named in `unusable`.
+    """
+    from tpuctl.providers.every import list_offers
+    from tpuctl.providers.registry import PROVIDERS, open_provider
+
+    names = [provider] if provider else [*PROVIDERS]
+    found = [open_provider(name, project=project, on_warning=on_warning) for name in names]
+    return list_offers(found, accelerator_type, only=provider is not None)
+
+
 def show(
     name: str,
     *,
@@ -183,7 +200,7 @@ def wait(
     if not is_plane(owner):
         return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
-        open_plane(project, on_warning, owner.abilities.name).api,
+        open_with_warnings(project, on_warning, owner.abilities.name).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -253,103 +270,41 @@ def gc(
     return delete_orphans(found, whole, on_progress) if yes else whole
 
 
-@overload
-def watch(
-    name: str, command: str | Sequence[str], *, dry_run: Literal[False] = False, **options: Any
-) -> "WatchResult": ...
-@overload
-def watch(
-    name: str, command: str | Sequence[str], *, dry_run: bool, **options: Any
-) -> "WatchResult | WatchPlan": ...
-def watch(
-    name: str,
-    command: str | Sequence[str],
-    *,
-    zone: str | Sequence[str] | None = None,
+def quota(
     accelerator_type: str | None = None,
-    spot: bool | None = None,
-    queued: bool | None = None,
-    ttl_s: float | None = None,
-    max_usd: float | None = None,
-    runtime_version: str | None = None,
-    fresh: bool = False,
-    delete_at_end: bool = False,
-    key: Path | None = None,
-    jump: str | None = None,
-    internal_ip: bool = False,
-    iap: bool = False,
+    *,
     project: str | None = None,
-    dry_run: bool = False,
-    confirm: "Callable[[WatchPlan], None]" = warn_about,
-    sink: "Sink" = print_output,
-    note: Callable[[str], None] = lambda text: None,
-    progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
     on_warning: OnWarning = python_warning,
-    **job: Any,
-) -> "WatchResult | WatchPlan":
-    """Run a job and keep it alive, on another TPU when this one is taken away; costs money.
+) -> "QuotaTable":
+    """Read how many chips the project may have in each zone, of one type or of all."""
+    from tpuctl.cloud.quotas import read_all_quotas
+    from tpuctl.providers.registry import set_planes
 
-    Args:
-        name: Name of the TPU; user@NAME logs in as that user.
-        command: The program and its arguments.
-        zone: Where the TPU is and is recreated, several zones to recreate it in, or "auto".
-        accelerator_type: Type to create where there is no TPU yet. Like the following options, by
-            default the same as the TPU has now.
-        spot: Whether to create spot TPUs.
-        queued: Whether to create queued resources.
-        ttl_s: Time to live of each TPU.
-        max_usd: Total budget for all TPUs of this watch.
-        runtime_version: TPU software version.
-        fresh: Start over instead of resuming an interrupted watch.
-        delete_at_end: Delete the TPU when the job is done or given up.
-        key: Private SSH key to log in with.
-        jump: SSH jump host, as USER@HOST.
-        internal_ip: Connect to internal addresses.
-        iap: Connect through Identity-Aware Proxy, with gcloud.
-        project: Google Cloud project; by default the one set.
-        dry_run: Return the plan and do nothing.
-        confirm: Called with the plan before anything is done; raise an exception to stop.
-        sink: Receives the job's output; by default it goes to stdout and stderr.
-        note: Receives a line for each step.
-        progress: Context manager for the progress of a create.
-        on_warning: Called with each warning about earlier creates.
-        **job: Options of `plan_job`: `env`, `code`, `folder`, `max_crashes`, `hang_after_s`,
-            `bad_host_after_s`, `include_secrets`.
+    apis = [open_with_warnings(project, on_warning, plane).api for plane in set_planes()]
+    return read_all_quotas(apis, accelerator_type)
 
-    Raises why nothing could be started, and TryAgainError where the TPU is already being watched;
-    why a job was given up is in the result.
+
+def migrate(
+    name: str,
+    *,
+    to: str = "gce",
+    yes: bool = False,
+    zone: str | None = None,
+    project: str | None = None,
+    on_progress: OnProgress = silent,
+    on_warning: OnWarning = python_warning,
+) -> "Migration":
+    """Describe what a Cloud TPU would be on Compute Engine; with `yes`, create it beside the old.
+
+    That costs money until the old one is deleted.
     """
-    from tpuctl.hardware.types import describe
-    from tpuctl.providers.planes import plane_to_watch
-    from tpuctl.remote.hosts import parse_hosts, split_user
-    from tpuctl.supervise.actions import Actions, Login
-    from tpuctl.supervise.loop import watch as watch_planned
-    from tpuctl.supervise.plan import WatchOptions, plan_job, plan_watch, resolve_watch_zones
-    from tpuctl.supervise.state import StateFile
+    from tpuctl.providers.migrate import migrate as migrate_planned
+    from tpuctl.providers.migrate import plan_migration
 
-    if accelerator_type:
-        describe(accelerator_type)
-    user, plain = split_user(name)
-    plane = plane_to_watch(plain, accelerator_type, zone, project)
-    spec = plan_job(as_words(command), **job)
-    look_in, zones = resolve_watch_zones(zone)
-    options = WatchOptions(
-        look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version, plane
-    )
-    login = Login(
-        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, iap, is_given=plain != name
-    )
-    cloud = open_plane(project, on_warning, plane)
-    store = StateFile(cloud.api, plain)
-    if dry_run:
-        return plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
-    with store.alone():
-        plan = plan_watch(cloud, plain, options, spec, store=store, fresh=fresh)
-        confirm(plan)
-        actions = Actions(cloud, login, sink=sink, note=note, progress=progress)
-        return watch_planned(
-            actions, plan.watch_state, spec, store=store, note=note, delete_at_end=delete_at_end
-        )
+    plan = plan_migration(name, to=to, zone=chosen_zone(zone), project=project)
+    if not yes:
+        return plan
+    return migrate_planned(plan, project=project, on_progress=on_progress, on_warning=on_warning)
 
 
 def _providers(
@@ -366,8 +321,8 @@ def _providers(
     return [each for each in found if is_plane(each) or not (zone or project)]
 
 
-def open_plane(project: str | None, on_warning: OnWarning, plane: str) -> Cloud:
-    """Connect to a control plane, and pass on the warnings about earlier creates."""
+def open_with_warnings(project: str | None, on_warning: OnWarning, plane: str) -> Cloud:
+    """Connect, and pass the warnings on."""
     cloud = open_cloud(project, plane=plane)
     for warning in cloud.warnings:
         on_warning(warning)

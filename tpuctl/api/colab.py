@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.errors import StoppedError, TpuctlError, UsageError
+from tpuctl.api.hosted import with_data
+from tpuctl.errors import NotFoundError, StoppedError, TpuctlError
 from tpuctl.progress import OnProgress, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tpuctl.cloud.plan import CreatePlan
     from tpuctl.providers.port import HostedPlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
     from tpuctl.remote.output import Sink
-    from tpuctl.training.remote_launch import RemotePlan
 
 _NAME = re.compile(r"colab(?::(.+))?")
 _TYPE = "v5e-1"
@@ -36,65 +36,60 @@ def launch_on_colab(
     options: dict[str, Any],
     *,
     accelerator_type: str,
+    resume: str | None,
     ttl_s: float | None,
     detach: bool,
     job: str | None,
     dry_run: bool,
+    confirm: Callable[[Any], None],
     on_warning: Callable[[str], None],
     on_progress: OnProgress,
     **others: Any,
-) -> RemotePlan | CopyResults | StartedJob | Logs:
+) -> HostedPlan | CopyResults | StartedJob | Logs:
     """Create a runtime, run the job there, fetch its folder, and delete the runtime.
 
     The same command resumes: it adopts the runtime of an interrupted one, and follows its job. What
     is left to do when this process ends, its guard does. `others` are options of `_run_job`.
     """
+    from tpuctl.api import cloud
     from tpuctl.providers.colab.job import finish
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.reporters.changes import create_price
     from tpuctl.training.plan import find_script
 
-    if dry_run:
-        price = f"tpuctl create NAME --provider colab --type {accelerator_type} --dry-run"
-        raise UsageError(
-            "The plan of a job depends on what is installed on the runtime, which does not exist.",
-            hint=f"The price: {price}",
-        )
     find_script(script)
-    name, job = _runtime_name(script), job or "launch"
-    _create(name, accelerator_type, ttl_s, on_warning, on_progress)
+    if resume and not Path(resume).is_dir():
+        raise NotFoundError(f"There is no folder {resume} to resume from.", hint="--resume DIR")
+    name, job = runtime_name(script), job or "launch"
+    where: dict[str, Any] = {"provider": "colab", "ttl_s": ttl_s, "on_warning": on_warning}
+    if dry_run:
+        plan = cloud.create(name, accelerator_type, dry_run=True, **where)
+        assert isinstance(plan, HostedPlan)
+        then = f"runs {script} there, fetches its folder to {name}-output, deletes the runtime"
+        return replace(plan, reasons=(create_price(plan), *plan.reasons, then))
+
+    def announce(plan: Any) -> None:
+        for warning in plan.warnings:
+            on_warning(warning)
+        on_progress(message(create_price(plan)))
+        confirm(plan)
+
+    cloud.create(name, accelerator_type, confirm=announce, on_progress=on_progress, **where)
     with _without_waste(name, job):
         result = _run_job(
-            name, script, options, job=job, detach=detach, on_progress=on_progress, **others
+            name,
+            script,
+            options,
+            resume=resume,
+            job=job,
+            detach=detach,
+            on_progress=on_progress,
+            **others,
         )
     if not detach and not isinstance(result, CopyResults):
         on_progress(message(finish(name)))
     return result
-
-
-def _create(
-    name: str,
-    accelerator_type: str,
-    ttl_s: float | None,
-    on_warning: Callable[[str], None],
-    on_progress: OnProgress,
-) -> None:
-    from tpuctl.api import cloud
-    from tpuctl.reporters.changes import create_price
-
-    def announce(plan: CreatePlan | HostedPlan) -> None:
-        for warning in plan.warnings:
-            on_warning(warning)
-        on_progress(message(create_price(plan)))
-
-    cloud.create(
-        name,
-        accelerator_type,
-        provider="colab",
-        ttl_s=ttl_s,
-        confirm=announce,
-        on_warning=on_warning,
-        on_progress=on_progress,
-    )
 
 
 @contextmanager
@@ -123,6 +118,7 @@ def _run_job(
     *,
     code: Path | None,
     env: Mapping[str, str],
+    resume: str | None,
     job: str,
     detach: bool,
     sink: Sink,
@@ -143,7 +139,14 @@ def _run_job(
     hosts, access, node = owner_of(name).reach(name, Login(on_warning=note))
     if has_job(name, job):
         return read_logs(hosts, access, sink=sink, note=note, job=job, follow=not detach)
+    # Beside the folder of the job, so that they do not come back with its output.
+    settings, data = with_data(options["settings"], "../")
+    options = {**options, "settings": settings}
     plan = plan_on_workers(script, hosts, access, node=node, code=code, env=env, **options)
+    more = [(str(path), place + "/" * path.is_file()) for path, place in data]
+    if resume:
+        more.append((resume, plan.folder))
+    plan = replace(plan, copies=(*plan.copies, *more))
     expect_job(name, job, plan.folder, str(Path.cwd() / f"{name}-output"))
     options = {"job": job, "detach": detach, "sink": sink, "on_progress": on_progress, **others}
     result = train_on_workers(plan, access, note=note, **options)
@@ -152,7 +155,7 @@ def _run_job(
     return result
 
 
-def _runtime_name(script: str) -> str:
+def runtime_name(script: str) -> str:
     """Name the runtime after the script, so that the same command finds it again."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
     return f"launch-{stem}"[:60].rstrip("-")

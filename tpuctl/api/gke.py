@@ -43,8 +43,8 @@ def launch_on_gke(
 
     place = "the bucket and the JobSet, which others can read"
     hint = "Keep it in a Kubernetes secret or in Secret Manager, and read it in the script."
-    asked = plan_job(script, options, more=[*where.env.values()], place=place, hint=hint)
-    asked = replace(asked, code=code, limit_s=ttl_s, job=job)
+    asked = plan_job(script, options, code, more=[*where.env.values()], place=place, hint=hint)
+    asked = replace(asked, limit_s=ttl_s, job=job)
     try:
         cluster = Cluster(find_context())
     except NotLoggedInError:

@@ -70,8 +70,8 @@ def launch_on_kaggle(
     def note(text: str) -> None:
         on_progress(message(text))
 
-    asked = plan_job(script, options)
-    asked = replace(asked, code=code, resume=resume, limit_s=ttl_s, job=job)
+    asked = plan_job(script, options, code)
+    asked = replace(asked, resume=resume, limit_s=ttl_s, job=job)
     client, store = KaggleClient(), RunStore()
     plan = plan_run(client, store, asked)
     if dry_run:
@@ -96,7 +96,7 @@ def launch_on_kaggle(
 
 def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
     """Rank what can be had; offers for dollars are among them only with a limit in dollars."""
-    from tpuctl.api.planes import offers
+    from tpuctl.api.cloud import offers
     from tpuctl.providers.offers import AutoPlan
 
     found = offers(project=project)
@@ -116,8 +116,20 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         told.append("offers for dollars are left out; to allow them: --max-usd")
     told += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
     if not usable:
-        raise NoCapacityError(f"No TPU can be had now: {'; '.join(told)}.", hint="tpuctl offers")
+        rows = [(each.provider, f"{each.accelerator_type}: not now") for each in found.offers]
+        rows = [row for row in rows if not (row[0] == "cloud-tpu" and not max_usd)]
+        rows += [(name, why.partition(". ")[0]) for name, why in found.unusable.items()]
+        rows += [(error.code, str(error)) for error in found.failures]
+        rows += [] if max_usd else [("for dollars", "left out; to allow them: --max-usd")]
+        table = "".join(f"\n  {name:<12}{why}" for name, why in dict.fromkeys(rows))
+        raise NoCapacityError(f"No TPU can be had now.{table}", hint="tpuctl offers")
     return AutoPlan(script, tuple(usable), tuple(told))
+
+
+def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:
+    """Ask, unless all that can be had is free."""
+    if any(offer.provisioning != "free" for offer in plan.offers):
+        confirm(plan)
 
 
 def launch_auto(
@@ -181,14 +193,14 @@ def _create_for(
 
 
 def plan_job(
-    script: str, options: dict[str, Any], *, more: Sequence[str] = (), place: str = "",
-    hint: str = "",
+    script: str, options: dict[str, Any], code: Path | None, *, more: Sequence[str] = (),
+    place: str = "", hint: str = "",
 ) -> KaggleJob:  # fmt: skip
     """Check what can be checked here: the script, its flags, and that no secret is among them.
 
     `more` are other words that are sent; `place` and `hint` are for the message about a secret.
     """
-    from tpuctl.providers.kaggle.pack import refuse_secrets
+    from tpuctl.providers.kaggle.pack import place_script, refuse_secrets
     from tpuctl.providers.kaggle.runs import KaggleJob
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
@@ -199,18 +211,21 @@ def plan_job(
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
     plan_launch(found, choice, options["settings"], options["arguments"])
     refuse_secrets([*options["settings"], *options["arguments"], *more], place, hint)
-    plan["settings"], extra = _with_data(options["settings"])
-    return KaggleJob(Path(found.path), plan, extra=extra)
+    plan["settings"], extra = with_data(options["settings"])
+    plan["target"], source = place_script(Path(found.path), code)
+    return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))
 
 
-def _with_data(settings: Sequence[str]) -> tuple[list[str], tuple[tuple[Path, str], ...]]:
-    """Take local data along: `data=DIR` becomes its place on the machine."""
+def with_data(
+    settings: Sequence[str], above: str = ""
+) -> tuple[list[str], tuple[tuple[Path, str], ...]]:
+    """Take local data along: `data=DIR` becomes its place on the machine, below `above`."""
     changed, extra = [], []
     for setting in settings:
         name, _, value = setting.partition("=")
         path = Path(value).expanduser()
         if name.lstrip("-") == "data" and value and path.exists():
             extra.append((path, _DATA_PLACE))
-            setting = f"{name}={_DATA_PLACE}" + (f"/{path.name}" if path.is_file() else "")
+            setting = f"{name}={above}{_DATA_PLACE}" + (f"/{path.name}" if path.is_file() else "")
         changed.append(setting)
     return changed, tuple(extra)

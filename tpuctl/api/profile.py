@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
+
+PROFILE = "profile.tpuprof"
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +46,8 @@ class ProfileCommands:
         model: str | None = None,
         verify: bool = False,
         deep: bool = False,
+        on: str | None = None,
+        confirm: Callable[[Any], None] = lambda plan: None,
         out: Path | None = None,
         html: Path | None = None,
         fail_if: Sequence[str] = (),
@@ -51,8 +56,8 @@ class ProfileCommands:
         """Measure an input pipeline, or a training while it runs.
 
         `target` is a folder, gs://BUCKET/FOLDER, path.py:function or module:function; or a
-        training, as the words of its command line. The other parameters are the options of the
-        command.
+        training, as the words of its command line. `on` is a place for the training, as for
+        `tpuctl.launch`, and `confirm` too. The other parameters are the options of the command.
         """
         from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.program.run import (
@@ -66,6 +71,10 @@ class ProfileCommands:
         words = [str(target)] if isinstance(target, (str, Path)) else list(target)
         if not words:
             raise UsageError("What should be profiled? Give a target, or a program after --.")
+        if on and not is_program(words):
+            raise UsageError(
+                "--on is for a program.", hint="tpuctl profile run --on t1 -- python train.py"
+            )
         if is_program(words):
             refuse_for_programs(
                 {
@@ -79,7 +88,11 @@ class ProfileCommands:
                     "--deep": deep or None,
                 }
             )
-            profile = profile_program(words, steps=steps, seconds=seconds)
+            if on:
+                refuse_unused({"--steps": steps, "--seconds": seconds}, "with --on")
+                profile = _profile_on(on, words, confirm=confirm, on_progress=on_progress)
+            else:
+                profile = profile_program(words, steps=steps, seconds=seconds)
         else:
             # Loaded here: a training that is watched needs nothing of it.
             from tpuctl.profiling.profile import profile_target
@@ -166,6 +179,50 @@ class ProfileCommands:
         from tpuctl.profiling.tpuprof import load
 
         return diff(load(Path(before)), load(Path(after)))
+
+
+def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
+    """Launch a training elsewhere, and fetch the profile that every launch writes there."""
+    from tempfile import TemporaryDirectory
+
+    from tpuctl.api.colab import colab_type, runtime_name
+    from tpuctl.api.training import launch
+    from tpuctl.api.workers import Workers, cp, print_output
+    from tpuctl.errors import NotFoundError, TargetError
+    from tpuctl.profiling.program.run import NO_STEPS
+    from tpuctl.profiling.tpuprof import load
+    from tpuctl.training.remote_launch import FOLDER
+
+    script, *arguments = words[1:] if words[0].startswith("python") else words
+    if not script.endswith(".py") or on in ("auto", "local"):
+        raise UsageError(
+            f"--on {on} cannot profile {script}.",
+            hint="tpuctl profile run --on t1 -- python train.py",
+        )
+    ended: Any = launch(
+        script,
+        arguments,
+        on=Workers(on, on_warning=lambda text: talk["on_progress"](message(text))),
+        sink=lambda _, data: print_output(2, data),
+        **talk,
+    )
+    inside = f"tpuctl/{PROFILE}"
+    with TemporaryDirectory(prefix="tpuctl-") as folder:
+        path = Path(f"{runtime_name(script)}-output", inside)
+        if hasattr(ended, "out"):
+            path = Path(ended.out, inside)
+        elif not colab_type(on):
+            path = Path(folder, PROFILE)
+            cp(f"{on}:{FOLDER}/{inside}", path)
+        try:
+            profile = load(path)
+        except NotFoundError as error:
+            why = "".join(f" {each}" for each in ended.failures)
+            raise TargetError(
+                f"{script} on {on}: no training step was found.{why}", hint=NO_STEPS
+            ) from error
+    failed = tuple(str(error) for error in ended.failures)
+    return replace(profile, unmet=(*profile.unmet, *failed)) if failed else profile
 
 
 def ProfileCallback() -> Any:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpuctl.api.colab import colab_type, launch_on_colab
 from tpuctl.api.gke import GKE, launch_on_gke
-from tpuctl.api.hosted import AUTO, AUTO_TTL_S, is_kaggle, launch_auto, launch_on_kaggle, plan_auto
+from tpuctl.api.hosted import (
+    AUTO,
+    AUTO_TTL_S,
+    confirm_paid,
+    is_kaggle,
+    launch_auto,
+    launch_on_kaggle,
+    plan_auto,
+)
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
@@ -38,7 +47,8 @@ if TYPE_CHECKING:
 
     Launched = (
         LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs | KagglePlan
-        | StartedRun | HostedRun | AutoPlan | ClusterPlan | StartedClusterRun | ClusterRun
+        | StartedRun | HostedRun | AutoPlan | HostedPlan | ClusterPlan
+        | StartedClusterRun | ClusterRun
     )  # fmt: skip
 
 
@@ -133,6 +143,7 @@ def launch(
     max_usd: float | None = None,
     gke: GkeOptions | None = None,
     dry_run: bool = False,
+    confirm: Callable[[Any], None] = lambda plan: None,
     log: int | None = None,
     sink: Sink = print_output,
     on_progress: OnProgress = silent,
@@ -145,11 +156,12 @@ def launch(
         on: "local", a TPU's name, Workers, "kaggle", "colab", "colab:v6e-1", "gke" or "auto".
         settings: Flags of the script, as K=V.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
-        resume: On Kaggle: "last", a run's name or a folder, whose checkpoints the job begins with.
+        resume: Folder with checkpoints that the job begins with; on Kaggle also "last" or a run.
         ttl_s: Time limit of the session on Kaggle or of an attempt on GKE, or time to live of the
             runtime on Colab.
         max_usd: With "auto": budget in dollars; without it, only what is free or prepaid is used.
         gke: With "gke": the TPU, and how the cluster runs the job.
+        confirm: Called with the plan before units or dollars are spent; raise an exception to stop.
         log: File descriptor for the output of a script on this machine; by default stdout.
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
@@ -167,6 +179,7 @@ def launch(
         auto = plan_auto(script, max_usd=max_usd, project=workers.project)
         if dry_run:
             return auto
+        confirm_paid(auto, confirm)
         same: dict[str, Any] = {"code": code, "env": env, "job": job, "check": check, "log": log}
         same |= {"include_secrets": include_secrets, "sink": sink, "on_progress": on_progress}
         return launch_auto(  # type: ignore[no-any-return]
@@ -221,15 +234,16 @@ def launch(
     if (kind := colab_type(workers.name)) and not workers.hosts:
         from tpuctl.remote.run import plan_command as check_env
 
-        refuse_unused({"--cpu-devices": cpu_devices, "--resume": resume}, "on Colab")
+        refuse_unused({"--cpu-devices": cpu_devices}, "on Colab")
         workers.refuse_login("on Colab")
         return launch_on_colab(
             script, options, accelerator_type=kind, code=code,
             env=check_env(["-"], env=list(env)).env, ttl_s=ttl_s, detach=detach, job=job,
             check=check is not False, include_secrets=include_secrets, dry_run=dry_run,
-            sink=sink, on_warning=workers.on_warning, on_progress=on_progress,
+            resume=resume, confirm=confirm, sink=sink, on_warning=workers.on_warning,
+            on_progress=on_progress,
         )  # fmt: skip
-    refuse_unused({"--resume": resume}, "here", hint="It is for --on kaggle.")
+    refuse_unused({"--resume": resume}, "here", hint="It is for --on kaggle and --on colab.")
     refuse_unused({"--ttl": ttl_s}, "here", hint="It is for --on kaggle, colab and gke.")
     if workers.name == LOCAL and not workers.hosts:
         if detach or code or env or job or include_secrets:

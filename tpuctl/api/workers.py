@@ -202,7 +202,15 @@ def cp(
     workers = where or Workers()
     is_given = workers.hosts is not None or workers.name is not None
     plan = plan_copy(str(source), str(target), has_hosts=is_given, include_secrets=include_secrets)
-    hosts, access, _ = replace(workers, name=plan.name or workers.name).reach()
+    workers = replace(workers, name=plan.name or workers.name)
+    if batch := _batch_run(workers):
+        from tpuctl.providers.kaggle.provider import Kaggle
+        from tpuctl.remote.copy_plan import Direction
+
+        if plan.direction is Direction.UP or dry_run:
+            raise batch[0].abilities.refuse("cp --dry-run" if dry_run else "cp to a session")
+        return Kaggle(None, lambda text: None).fetch(batch[1], plan.remote, plan.local_path)
+    hosts, access, _ = workers.reach()
     if dry_run:
         return preview_copy(hosts, access, plan)
     return copy(hosts, access, plan, on_progress=on_progress)

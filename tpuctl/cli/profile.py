@@ -9,9 +9,10 @@ from typer import Argument, Option
 import tpuctl
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import command, examples, positive_option
+from tpuctl.cli.options import Yes, command, examples, positive_option
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import profile as report
+from tpuctl.reporters.training import launch_question
 
 profile = typer.Typer(
     add_completion=False,
@@ -81,6 +82,11 @@ def run(
     deep: Annotated[
         bool, Option("--deep", help="Also trace operations in each stage; costs up to 5 %.")
     ] = False,
+    on: Annotated[
+        str | None,
+        Option(metavar="NAME|kaggle|colab", help="Run the program there, and fetch its profile."),
+    ] = None,
+    yes: Yes = False,
     out: OutPath = None,
     html: HtmlPath = None,
     fail_if: FailIf = None,
@@ -91,6 +97,7 @@ def run(
         tpuctl profile run photos --device-step-ms 60
         tpuctl profile run pipeline.py:make_dataset --out before.tpuprof
         tpuctl profile run --steps 100 -- python train.py
+        tpuctl profile run --on kaggle -- python train.py
     """
     with bars() as on_progress:
         result = tpuctl.profile.run(
@@ -105,6 +112,8 @@ def run(
             model=model,
             verify=verify,
             deep=deep,
+            on=on,
+            confirm=lambda plan: output.confirm(launch_question(plan), yes=yes),
             out=out,
             html=html,
             fail_if=fail_if or (),

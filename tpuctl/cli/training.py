@@ -13,6 +13,7 @@ from tpuctl.cli import output, workers
 from tpuctl.cli.options import (
     DryRun,
     Project,
+    Yes,
     Zone,
     command,
     examples,
@@ -174,7 +175,7 @@ def launch(
         str | None,
         Option(
             metavar="last|RUN|DIR",
-            help="On Kaggle: begin with the output of the last run, of RUN, or of a local folder.",
+            help="On Kaggle and Colab: local folder to begin with; on Kaggle also a run.",
         ),
     ] = None,
     ttl: Annotated[
@@ -208,6 +209,7 @@ def launch(
     project: Project = None,
     internal_ip: workers.InternalIp = False,
     iap: workers.Iap = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Train a template or your own script with the right strategy.
@@ -243,6 +245,7 @@ def launch(
             max_usd=max_usd,
             gke=tpuctl.GkeOptions(*options),
             dry_run=dry_run,
+            confirm=lambda plan: output.confirm(report.launch_question(plan), yes=yes),
             log=output.script_log(),
             sink=output.worker_sink(),
             on_progress=on_progress,

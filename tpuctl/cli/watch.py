@@ -1,11 +1,11 @@
 """`tpuctl watch`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tpuctl.api import cloud
+from tpuctl.api.watch import watch as run_watch
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import DryRun, Project, Yes, positive_option, time_option, zone_option
 from tpuctl.cli.progress import states
@@ -14,10 +14,30 @@ from tpuctl.cloud.placement import join_zone_options
 from tpuctl.errors import UsageError
 from tpuctl.reporters import changes as report
 from tpuctl.supervise.plan import WatchPlan
+from tpuctl.supervise.relay import RelayPlan
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME -- CMD...", help="Name of the TPU, and the command to run."),
+    typer.Argument(
+        metavar="[NAME] -- CMD...", help="Name of the TPU (not with --on), and the command to run."
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="P,P:TYPE,...", help="Providers in this order: kaggle,colab:v5e-1,cloud-tpu:v5e-8."
+    ),
+]
+CheckpointsIn = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="DIR|gs://...",
+        help="With --on: place of the checkpoints, which the job has in $TPUCTL_CHECKPOINTS.",
+    ),
+]
+MaxUnits = Annotated[
+    float | None, positive_option("UNITS", "With --on: compute units for each Colab runtime.")
 ]
 Code = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Copy this folder to the workers, and run in it.")
@@ -65,6 +85,8 @@ Fresh = Annotated[
 
 def watch(
     words: Words = None,
+    on: On = None,
+    checkpoints: CheckpointsIn = None,
     code: Code = None,
     chdir: Chdir = None,
     env: Env = None,
@@ -78,6 +100,7 @@ def watch(
     queued: Queued = None,
     ttl: Ttl = None,
     max_usd: MaxUsd = None,
+    max_units: MaxUnits = None,
     runtime_version: RuntimeVersion = None,
     include_secrets: workers.IncludeSecrets = False,
     delete: Delete = False,
@@ -96,13 +119,18 @@ def watch(
         tpuctl watch t1 --code . -- python train.py
         tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot -- python train.py
         tpuctl watch t1 --hang-after 15m --delete -- python train.py
+        tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """
-    name, *command = words or [""]
-    if not name:
+    name, *command = ["", *(words or [])] if on else words or [""]
+    if not on and not name:
         raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")
-    result = cloud.watch(
-        name,
+    call: Any = run_watch
+    result = call(
+        name or None,
         command,
+        on=on or (),
+        checkpoints=checkpoints,
+        max_units=max_units,
         code=code,
         folder=chdir,
         env=env or [],
@@ -126,18 +154,27 @@ def watch(
         project=project,
         dry_run=dry_run,
         confirm=lambda plan: _confirm(plan, yes=yes),
+        show=lambda result: output.show(result, report.render_watched),
         sink=output.worker_sink(),
         note=output.note,
         progress=states,
         on_warning=output.warn,
     )
-    output.show(result, report.render_watch_plan if dry_run else report.render_watched)
+    if on:
+        output.show(result, report.render_relay_plan if dry_run else report.render_relay)
+    elif dry_run:
+        output.show(result, report.render_watch_plan)
 
 
-def _confirm(plan: WatchPlan, *, yes: bool) -> None:
+def _confirm(plan: WatchPlan | RelayPlan, *, yes: bool) -> None:
     """Show what it may cost; ask where a TPU is created right away."""
     for warning in plan.warnings:
         output.warn(warning)
+    if isinstance(plan, RelayPlan):
+        output.note(report.render_relay_plan(plan))
+        if any(each.provisioning != "free" for each in plan.offers):
+            output.confirm("Run it there, in this order, until it is done?", yes=yes)
+        return
     promise = report.watch_promise(plan)
     output.note(promise[0].upper() + promise[1:])
     if plan.creates_now:

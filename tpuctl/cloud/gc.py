@@ -1,7 +1,6 @@
 """`gc`: find and delete TPUs that cost money or hold chips, names and quota, but serve nobody."""
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -52,15 +51,21 @@ class Orphan:
 
 @dataclass(frozen=True)
 class GcResult(DeletionSummary):
-    """All orphans, before or after their deletion."""
+    """All orphans, before or after their deletion; `unproven` says what only a label condemns."""
 
     found: tuple[Orphan, ...]
     acted: bool = False
+    unproven: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def deletions(self) -> tuple[TpuDeletion, ...]:
         """The planned or finished deletions."""
         return tuple(orphan.deletion for orphan in self.found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of every deletion, and what was left alone."""
+        return (*super().warnings, *self.unproven)
 
     @property
     def status(self) -> Status:
@@ -74,7 +79,7 @@ def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> G
     """Find everything that is dead, expired or abandoned; changes nothing."""
     seen = take_snapshot(api, zone or ALL_ZONES, leftovers=True)
     groups = group_resources(seen)
-    judge = _Judge(api, journal, groups)
+    judge = _Judge(api, journal)
     orphans = [
         _orphan(plan_group_deletion(group), reason)
         for group in groups
@@ -84,6 +89,7 @@ def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> G
         tuple(sorted(orphans, key=lambda orphan: (orphan.zone, orphan.name))),
         unreachable_zones=seen.unreachable_zones,
         not_planned=seen.failures,
+        unproven=tuple(text for group in groups for text in judge.unproven(group)),
     ).summed()
 
 
@@ -95,7 +101,7 @@ def delete_orphans(
     on_progress: OnProgress = silent,
 ) -> GcResult:
     """Delete the orphans, each only if it still is one right before; failures are in the result."""
-    judge = _Judge(api, journal, ())
+    judge = _Judge(api, journal)
     ended = delete_all(
         api,
         found.deletions,
@@ -113,37 +119,49 @@ def delete_orphans(
 class _Judge:
     """Decides which groups nobody needs.
 
-    Labels can be copied to another TPU. So the labels of a TPU that the journal knows under another
-    name, zone or id, and of TPUs that share a create id, say nothing.
+    Whoever may write labels can copy or invent them. So those of a TPU count only if the journal
+    knows the TPU, under the same name, zone and id.
     """
 
-    def __init__(self, api: TpuApi, journal: Journal, groups: Sequence[ResourceGroup]) -> None:
+    def __init__(self, api: TpuApi, journal: Journal) -> None:
         self._clock, self._journal = api.clock, journal
         self._entries = {entry.create_id: entry for entry in journal.entries(api)}
-        places = {
-            (each.labels.get(LABEL_CREATE_ID, ""), each.name, each.zone)
-            for group in groups
-            for each in group.resources
-        }
-        counts = Counter(create_id for create_id, _, _ in places)
-        self._copied = frozenset(create_id for create_id in counts if counts[create_id] > 1)
 
     def why_orphaned(self, group: ResourceGroup) -> str | None:
         """Return why nobody needs a group now, or None."""
-        abandoned, copied = set(), set()
-        for each in group.resources:
-            create_id = each.labels.get(LABEL_CREATE_ID, "")
-            entry = self._entries.get(create_id)
-            if entry is None:
-                copied |= {create_id} & self._copied
-            elif not is_of(each, entry):
-                copied.add(create_id)
-            elif entry.phase in ("abandoned", "closed") and not _is_deleted(entry):
-                abandoned.add(create_id)
+        ours = self._ours(group)
+        abandoned = frozenset(
+            create_id
+            for create_id, entry in ours.items()
+            if entry.phase in ("abandoned", "closed") and not _is_deleted(entry)
+        )
         now = self._clock.now()
         if len(group.nodes) == 1 and (reason := self._why_interrupted(group.nodes[0], now)):
             return reason
-        return why_orphaned(group, now=now, abandoned=frozenset(abandoned - copied), copied=copied)
+        return why_orphaned(group, now=now, abandoned=abandoned, ours=ours)
+
+    def unproven(self, group: ResourceGroup) -> list[str]:
+        """Name the living TPUs whose time is over by a label that proves nothing."""
+        ours, now = self._ours(group), self._clock.now()
+        return [
+            f"{node.name} in {node.zone} has expired by its label, which was not set from this "
+            f"machine, so it is left alone. To delete it: "
+            f"tpuctl delete {node.name} --zone {node.zone}"
+            for node in group.nodes
+            if not node.is_dead and node.state != "DELETING"
+            if LABEL_CREATE_ID in node.labels and node.labels[LABEL_CREATE_ID] not in ours
+            if (expires := expires_at(node)) and expires <= now
+        ]
+
+    def _ours(self, group: ResourceGroup) -> dict[str, JournalEntry]:
+        """Return the requests that made this group, by create id; none that it has a copy of."""
+        ours, copied = {}, set()
+        for each in group.resources:
+            create_id = each.labels.get(LABEL_CREATE_ID, "")
+            if entry := self._entries.get(create_id):
+                ours[create_id] = entry
+                copied |= set() if is_of(each, entry) else {create_id}
+        return {create_id: ours[create_id] for create_id in ours.keys() - copied}
 
     def _why_interrupted(self, node: Node, now: datetime) -> str | None:
         """Return why nobody waits for a TPU that is not ready and is not a single request."""
@@ -173,16 +191,16 @@ def why_orphaned(
     *,
     now: datetime,
     abandoned: frozenset[str],
-    copied: Collection[str] = (),
+    ours: Collection[str] = (),
 ) -> str | None:
     """Return why nobody needs a group, or None.
 
-    `abandoned` are create ids, `copied` those of which a TPU in the group has only a copy. A queued
+    `abandoned` and `ours` are ids of creates that are known to have made the group. A queued
     resource is deleted with all of its nodes, so it is kept while one of them is needed.
     """
     if any(each.state == "DELETING" for each in group.resources):
         return None
-    of_nodes = [_why_node(node, now, abandoned, copied) for node in group.nodes]
+    of_nodes = [_why_node(node, now, abandoned, ours) for node in group.nodes]
     of_queued = _why_queued(group.queued, abandoned) if group.queued else None
     if group.nodes and not all(of_nodes):
         return None
@@ -191,15 +209,14 @@ def why_orphaned(
 
 
 def _why_node(
-    node: Node, now: datetime, abandoned: frozenset[str], copied: Collection[str]
+    node: Node, now: datetime, abandoned: frozenset[str], ours: Collection[str]
 ) -> str | None:
     if node.is_dead:
         return f"{node.state}: it will not recover, and holds its name and quota"
     create_id = node.labels.get(LABEL_CREATE_ID)
     if create_id in abandoned:
         return "created after its request was cancelled"
-    # The guard on the TPU trusts no other time to live either.
-    expires = None if create_id is None or create_id in copied else expires_at(node)
+    expires = expires_at(node) if create_id in ours else None
     if expires and expires <= now:
         return f"expired {format_duration((now - expires).total_seconds())} ago"
     return None

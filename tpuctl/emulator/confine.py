@@ -114,7 +114,8 @@ def main() -> None:
     _set_read_only("/", read_only=True)
     for name in hidden:
         _bind(source, name, read_only=False)
-    for path, descriptor in opened.items():
+    # Sorted, so that a home inside of one of the others is bound after it.
+    for path, descriptor in sorted(opened.items()):
         os.makedirs(path, exist_ok=True)
         _bind(descriptor, path, read_only=path != home)
     for name in filter(os.path.isdir, _SERVICES):

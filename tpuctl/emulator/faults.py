@@ -44,7 +44,7 @@ KAGGLE_METHODS = (
     "kaggle_push", "kaggle_status", "kaggle_output", "kaggle_quota", "kaggle_list", "kaggle_get",
     "kaggle_delete", "kaggle_token", "kaggle_logs", "kaggle_download", "kaggle_start_upload",
     "kaggle_upload", "kaggle_create_data", "kaggle_version_data", "kaggle_data_status",
-    "kaggle_session",
+    "kaggle_delete_data", "kaggle_session",
 )  # fmt: skip
 GKE_METHODS = ("gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
 KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")

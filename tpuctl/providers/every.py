@@ -131,6 +131,7 @@ def _join_orphans(parts: Sequence[GcResult], failures: Sequence[TpuctlError]) ->
         acted=any(part.acted for part in parts),
         unreachable_zones=tuple(zone for part in parts for zone in part.unreachable_zones),
         not_planned=(*(error for part in parts for error in part.not_planned), *failures),
+        unproven=tuple(text for part in parts for text in part.unproven),
     ).summed()
 
 

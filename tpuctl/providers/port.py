@@ -26,17 +26,22 @@ Rules for an adapter:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import wraps
+from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, NotedOutcome
 from tpuctl.cloud.tpu import Balance as Balance
 from tpuctl.cloud.tpu import Provisioning
-from tpuctl.errors import UnsupportedError
+from tpuctl.errors import UnavailableError, UnsupportedError
 from tpuctl.progress import OnProgress
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
+
+T = TypeVar("T")
+_NONSENSE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 
 if TYPE_CHECKING:
     from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
@@ -44,6 +49,32 @@ if TYPE_CHECKING:
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.list import TpuList
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
+
+
+def checks_replies(service: str) -> Callable[[type[T]], type[T]]:
+    """Make every public method of a client raise UnavailableError where a reply makes no sense."""
+
+    def checked(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*words: Any, **options: Any) -> Any:
+            try:
+                return method(*words, **options)
+            except _NONSENSE as error:
+                what = method.__name__.replace("_", " ")
+                raise UnavailableError(
+                    f"{service} answered {what!r} with something that cannot be read: {error}.",
+                    hint="Try again later; if it stays so, look for a newer tpuctl.",
+                ) from error
+
+        return call
+
+    def decorate(client: type[T]) -> type[T]:
+        for name, method in list(vars(client).items()):
+            if isfunction(method) and not name.startswith("_"):
+                setattr(client, name, checked(method))
+        return client
+
+    return decorate
 
 
 @dataclass(frozen=True)

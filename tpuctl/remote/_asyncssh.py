@@ -8,14 +8,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import (
     HostKeyError,
     InvalidArgumentError,
-    InvalidInputError,
     MissingExtraError,
     TpuctlError,
     WorkerAuthError,
@@ -53,7 +50,13 @@ except ModuleNotFoundError as error:
 
 
 # It imports asyncssh, too.
-from tpuctl.remote._known_hosts import HostKeyRules, host_key_rules, public_line  # noqa: E402
+from tpuctl.remote._known_hosts import (  # noqa: E402
+    HostKeyRules,
+    host_key_rules,
+    jump_hosts,
+    public_line,
+)
+from tpuctl.remote._private_keys import PrivateKeys, load_keys  # noqa: E402
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit
@@ -104,14 +107,16 @@ class _Client(asyncssh.SSHClient):
 
 
 class _Ssh:
-    """Opens connections with the same keys, over the same jump host."""
+    """Opens connections with the same keys, over the same jump hosts."""
 
     def __init__(self, access: Access, workers: int) -> None:
-        self._access, self._keys = access, _load_keys(access.keys)
+        self._access, self._keys = access, load_keys(access.keys)
         smallest, largest = _WINDOW_BYTES
         self._window = min(largest, max(smallest, _MEMORY_BYTES // max(1, workers)))
         self._handshakes = asyncio.Semaphore(_HANDSHAKES)
+        self._jumps: dict[str, asyncio.Task[Any]] = {}
         self.jump: Any = None
+        self.opened: list[Any] = []
 
     async def connect(self, host: Host) -> "_Connection":
         """Connect to a worker, and retry while it may not know a new key yet."""
@@ -125,18 +130,46 @@ class _Ssh:
                     raise
             await asyncio.sleep(_NEW_KEY_POLL_S)
 
-    async def handshake(self, host: Host) -> Any:
+    async def over(self, jumps: tuple[Host, ...], before: tuple[str, ...] = ()) -> Any:
+        """Connect to jump hosts, to each over the one before it; returns the last connection."""
+        tunnel = None
+        for host in jumps:
+            tunnel = await self.handshake(host, tunnel, before)
+            self.opened.append(tunnel)
+        return tunnel
+
+    async def _configured_jump(self, jump: str, before: tuple[str, ...]) -> Any:
+        """Connect as ProxyJump says, once for all workers."""
+        if jump in before:
+            raise WorkerError(f"ProxyJump {jump} in {home() / '.ssh/config'} leads back to itself.")
+        if jump not in self._jumps:
+            hosts = await asyncio.to_thread(jump_hosts, jump)
+            task = self._jumps.get(jump) or asyncio.create_task(self.over(hosts, (*before, jump)))
+            self._jumps[jump] = task
+        return await asyncio.shield(self._jumps[jump])
+
+    async def handshake(self, host: Host, tunnel: Any = None, before: tuple[str, ...] = ()) -> Any:
         """Connect to a machine; raises the TpuctlError that says why it failed."""
         rules = await asyncio.to_thread(host_key_rules, host) if host.is_own else None
+        tunnel = tunnel or self.jump
+        if rules and rules.jump and not tunnel:
+            tunnel = await self._configured_jump(rules.jump, before)
+        elif rules and rules.jump is None and not tunnel:
+            # Without ssh, asyncssh reads ProxyJump, and accepts known keys only.
+            tunnel = ()
+        # Given with the host, because most of it is said of some hosts only.
+        user_config = home() / ".ssh" / "config"
+        config = [str(user_config)] if host.is_own and user_config.is_file() else None
         client = _Client(host, self._access.host_keys, rules)
         try:
             async with time_limit(self._access.timeouts.connect_s):
                 return await asyncssh.connect(
                     host.address,
                     host.port,
+                    config=config,
                     options=self._options(host, rules),
                     client_factory=lambda: client,
-                    tunnel=self.jump,
+                    tunnel=tunnel,
                 )
         except (OSError, asyncio.TimeoutError, asyncssh.Error) as error:
             raise client.refusal or self._connect_error(host, error) from error
@@ -164,11 +197,9 @@ class _Ssh:
             algorithms = [f"{name}{_CERTIFICATE}" for name in algorithms] + algorithms
         if rules and rules.algorithms:
             algorithms = [name for name in algorithms if name in rules.algorithms]
-        user_config = home() / ".ssh" / "config"
         public = (path.with_name(f"{path.name}.pub") for path in self._keys.locked)
         locked = [str(path) for path in public if path.is_file()]
         return asyncssh.SSHClientConnectionOptions(
-            config=[str(user_config)] if host.is_own and user_config.is_file() else None,
             username=host.user,
             proxy_command=host.proxy or (),
             client_keys=list(self._keys.ours),
@@ -197,14 +228,13 @@ async def open_ssh(access: Access, workers: int) -> AsyncIterator[Connect]:
     if user_name() is None:
         os.environ["LOGNAME"] = str(os.getuid())
     ssh = _Ssh(access, workers)
-    if access.jump:
-        ssh.jump = await ssh.handshake(access.jump)
     try:
+        ssh.jump = await ssh.over((access.jump,)) if access.jump else None
         yield ssh.connect
     finally:
-        if ssh.jump:
-            ssh.jump.close()
-            await ssh.jump.wait_closed()
+        for jump in reversed(ssh.opened):
+            jump.close()
+            await jump.wait_closed()
 
 
 class _Connection:
@@ -297,51 +327,6 @@ class _Channel:
             return
 
 
-@dataclass(frozen=True)
-class _Keys:
-    """Keys we can load, keys with a passphrase, which only ssh-agent can use, and keys that other
-    users can read.
-    """
-
-    ours: tuple[Any, ...]
-    locked: tuple[Path, ...]
-    exposed: tuple[Path, ...]
-
-
-def _load_keys(paths: tuple[Path, ...]) -> _Keys:
-    """Read private keys; raises InvalidInputError if there is only one and it cannot be used."""
-    ours, locked, exposed = [], [], []
-    for path in paths:
-        try:
-            if _is_exposed(path):
-                exposed.append(path)
-                continue
-            ours.append(asyncssh.read_private_key(str(path)))
-        except asyncssh.KeyEncryptionError:
-            locked.append(path)
-        except (asyncssh.KeyImportError, OSError) as error:
-            if "passphrase" in str(error).lower():
-                locked.append(path)
-            elif len(paths) == 1:
-                why = getattr(error, "strerror", None) or str(error)
-                raise InvalidInputError(
-                    f"{path} is not a valid private key: {why}.",
-                    hint="Use another file with --key, or leave --key out.",
-                ) from error
-    if exposed and len(paths) == 1:
-        raise InvalidInputError(
-            f"Other users can read the private key {exposed[0]}, so it is not used.",
-            hint=f"chmod 600 {shlex.quote(str(exposed[0]))}",
-        )
-    return _Keys(tuple(ours), tuple(locked), tuple(exposed))
-
-
-def _is_exposed(path: Path) -> bool:
-    """Whether ssh would refuse a private key because of its mode."""
-    state = path.stat()
-    return state.st_uid == os.getuid() and bool(state.st_mode & 0o077)
-
-
 @contextmanager
 def _translated_errors(host: Host) -> Iterator[None]:
     """Raise an error on an open connection as a TpuctlError that names the worker."""
@@ -356,7 +341,7 @@ def _translated_errors(host: Host) -> Iterator[None]:
         raise connection_lost(host, _reason(error)) from error
 
 
-def _auth_error(host: Host, keys: _Keys, login_hint: str | None) -> WorkerAuthError:
+def _auth_error(host: Host, keys: PrivateKeys, login_hint: str | None) -> WorkerAuthError:
     offered = len(keys.ours)
     what = f"accepts none of the {offered} keys found here"
     if offered < 2:
@@ -394,10 +379,3 @@ def _unreachable_error(host: Host, error: Exception, connect_s: float) -> Tpuctl
 def _reason(error: Exception) -> str:
     text = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return str(text).rstrip(".") or type(error).__name__
-
-
-def new_key() -> tuple[bytes, str]:
-    """Create a private key, and its public key as a line."""
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    public = key.export_public_key().decode()
-    return key.export_private_key(), " ".join(public.split()[:2])

@@ -7,7 +7,7 @@ that, only keys that are known already are accepted if the user has a configurat
 import re
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from shutil import which
@@ -17,7 +17,7 @@ import asyncssh
 
 from tpuctl.errors import HostKeyError
 from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS
-from tpuctl.remote.hosts import SSH_PORT, Host
+from tpuctl.remote.hosts import SSH_PORT, Host, parse_hosts
 from tpuctl.settings import home
 
 _SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -32,7 +32,7 @@ class HostKeyRules:
     """Where to look up a machine's keys, and what to do about others.
 
     `names` are the names in known_hosts files: with the port, then without. `strict` is the value
-    of StrictHostKeyChecking.
+    of StrictHostKeyChecking, `jump` that of ProxyJump; None where there is no ssh to ask.
     """
 
     names: tuple[str, ...]
@@ -41,6 +41,7 @@ class HostKeyRules:
     checks_address: bool = False
     revoked: Path | None = None
     algorithms: frozenset[str] | None = None
+    jump: str | None = None
 
     def find(self, name: str) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the known keys, authorities and revoked keys of a name."""
@@ -99,7 +100,7 @@ class HostKeyRules:
 
 def host_key_rules(host: Host) -> HostKeyRules:
     """Evaluate the user's configuration for a machine."""
-    options = _configuration(host)
+    options = _configuration(host.address, "-p", str(host.port), "-l", host.user)
     name, port = options.get("hostname", host.address), int(options.get("port", host.port))
     alias, files = options.get("hostkeyalias"), options.get("userknownhostsfile", _UNSET)
     names = (name,) if port == SSH_PORT else (f"[{name}]:{port}", name)
@@ -117,7 +118,21 @@ def host_key_rules(host: Host) -> HostKeyRules:
         options.get("checkhostip") == "yes" and not alias,
         None if revoked == "none" else Path(revoked),
         frozenset(algorithms.split(",")) if algorithms else None,
+        options.get("proxyjump", "") if options else None,
     )
+
+
+def jump_hosts(text: str) -> tuple[Host, ...]:
+    """Read the value of ProxyJump; what it leaves open, the configuration says."""
+    found = []
+    for word in text.replace("ssh://", "").split(","):
+        (host,) = parse_hosts(word)
+        flags = ["-l", host.user] if "@" in word else []
+        flags += ["-p", str(host.port)] if word.endswith(f":{host.port}") else []
+        options = _configuration(host.address, *flags)
+        user, port = options.get("user", host.user), int(options.get("port", host.port))
+        found.append(replace(host, user=user, port=port))
+    return tuple(found)
 
 
 def public_line(key: Any) -> str:
@@ -129,7 +144,7 @@ def _user_config() -> Path:
     return home() / ".ssh" / "config"
 
 
-def _configuration(host: Host) -> dict[str, str]:
+def _configuration(address: str, *flags: str) -> dict[str, str]:
     """Return what `ssh -G` says of a machine, nothing where there is no ssh."""
     program = _program("ssh")
     if program is None:
@@ -137,9 +152,9 @@ def _configuration(host: Host) -> dict[str, str]:
     # ssh itself looks for its files in the home folder of /etc/passwd, whatever HOME is.
     lines = [f'Include "{path}"' for path in (_user_config(), _SYSTEM_CONFIG) if path.is_file()]
     config = "\n".join([*lines, f"UserKnownHostsFile {_UNSET}"])
-    command = [program, "-G", "-F", "/dev/stdin", "-p", str(host.port), "-l", host.user]
+    command = [program, "-G", "-F", "/dev/stdin", *flags]
     asked = subprocess.run(  # noqa: S603 (ssh, by an absolute path)
-        [*command, "--", host.address],
+        [*command, "--", address],
         input=config.encode("utf-8", "surrogateescape"),
         capture_output=True,
         timeout=_G_TIMEOUT_S,

@@ -277,7 +277,7 @@ def _key_pairs(paths: Iterable[Path]) -> Iterator[KeyPair]:
 
 def _create_key(path: Path) -> KeyPair:
     """Create a key that only its owner can read."""
-    from tpuctl.remote._asyncssh import new_key
+    from tpuctl.remote._private_keys import new_key
 
     remove_stale_parts(path.parent)
     private, public = new_key()

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.plan import CreatePlan, Offer
     from tpuctl.providers.migrate import Migration
-    from tpuctl.providers.port import HostedPlan
+    from tpuctl.providers.port import HostedPlan, ProviderOffer
     from tpuctl.supervise.messages import WatchResult
     from tpuctl.supervise.plan import WatchPlan
+    from tpuctl.supervise.relay import RelayPlan, RelayResult
 
 
 def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
@@ -304,3 +305,52 @@ def render_watched(result: WatchResult) -> RenderableType:
         return table
     tail = layout.text("\n".join(result.tail))
     return layout.stack(table, "", layout.text("Last output:"), tail)
+
+
+def render_relay_plan(plan: RelayPlan) -> str:
+    """Show where a job would run, in which order, and what that costs."""
+    rows = [
+        (
+            f"{number}. {each.provider}",
+            each.accelerator_type,
+            _offered(each),
+            "; ".join(each.evidence),
+        )
+        for number, each in enumerate(plan.offers, 1)
+    ]
+    table = layout.plain_table(("", "type", "per hour", "what is known"), rows)
+    sent = f", with {', '.join(plan.sent)}" if plan.sent else ""
+    lines = [f"The job: {shlex.join(plan.command)}{sent}", *table]
+    lines.append(f"Checkpoints are kept in {plan.checkpoints}, and go from one to the next.")
+    if plan.resumes:
+        lines.append(f"Resumes an interrupted run, last on {plan.resumes}.")
+    return "\n".join(lines)
+
+
+def _offered(offer: ProviderOffer) -> str:
+    if offer.available is False:
+        return "not now"
+    if offer.provisioning == "units":
+        rate = offer.units_per_hour
+        return "units, rate unknown" if rate is None else f"{rate:g} units"
+    return "free" if offer.provisioning == "free" else format_usd(offer.usd_per_hour)
+
+
+def render_relay(result: RelayResult) -> str:
+    """Show every part of the job, and the ledger."""
+    rows = [
+        (
+            str(leg.number), leg.provider, leg.accelerator_type, f"{leg.hours:.2f}",
+            "" if leg.units is None else f"{leg.units:.2f}",
+            "" if leg.usd is None else format_usd(leg.usd), leg.end, leg.reason,
+        )
+        for leg in result.attempts
+    ]  # fmt: skip
+    titles = ("part", "provider", "type", "hours", "units", "cost", "end", "because")
+    total = f"In all: {result.hours:.2f} TPU hours, {result.units:.2f} units, "
+    return "\n".join(
+        [
+            *layout.plain_table(titles, rows),
+            f"{total}{format_usd(result.usd)}. The checkpoints are in {result.checkpoints}.",
+        ]
+    )

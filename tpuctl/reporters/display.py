@@ -69,6 +69,8 @@ _SHOWN = {
     "settings.Settings": ("config", "machine.render_settings"),
     "supervise.messages.WatchResult": ("watch", "changes.render_watched"),
     "supervise.plan.WatchPlan": ("watch", "changes.render_watch_plan"),
+    "supervise.relay.RelayPlan": ("watch", "changes.render_relay_plan"),
+    "supervise.relay.RelayResult": ("watch", "changes.render_relay"),
     "training.bench.Bench": ("bench", "training.render_bench"),
     "training.bench.Comparison": ("bench compare", "training.render_bench_comparison"),
     "training.catalog.Catalog": ("templates list", "training.render_templates"),

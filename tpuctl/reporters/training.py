@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tpuctl.providers.kaggle.follow import HostedRun
+    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.training.bench import Bench, Comparison, Row
     from tpuctl.training.catalog import Catalog, Template, Written
     from tpuctl.training.plan import LaunchPlan
@@ -31,6 +33,7 @@ def render_launch(result: Any) -> str | None:
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import HostedPlan
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
@@ -42,8 +45,8 @@ def render_launch(result: Any) -> str | None:
             return _remote_plan(result)
         case LaunchPlan():
             return render_launch_plan(result)
-        case AutoPlan():
-            return "\n".join(f"# {line}" for line in result.because)
+        case AutoPlan() | HostedPlan():
+            return "\n".join(f"# {line}" for line in result.reasons)
         case KagglePlan():
             adopts = [f"follows {result.adopts}, which runs already"] if result.adopts else []
             return "\n".join(f"# {line}" for line in (*result.because, *adopts))
@@ -55,11 +58,20 @@ def render_launch(result: Any) -> str | None:
         case Tpu():
             return None
     if getattr(result, "provider", "") == "gke":
-        return render_cluster_run(result)
+        return _cluster_run(result)
     return render_run(result)
 
 
-def render_cluster_run(result: Any) -> str:
+def launch_question(plan: HostedPlan | AutoPlan) -> str:
+    """Ask for permission to spend units or dollars."""
+    from tpuctl.providers.offers import AutoPlan
+
+    if isinstance(plan, AutoPlan):
+        return "\n".join([*plan.because, f"Run {plan.script} on the first that can be had?"])
+    return f"Create {plan.name} on Colab, and run the job there?"
+
+
+def _cluster_run(result: Any) -> str:
     """Write the JobSet of a planned job on GKE, or say what became of its attempts."""
     from tpuctl.providers.gke.follow import ClusterRun
     from tpuctl.providers.gke.manifest import to_yaml
@@ -127,7 +139,7 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
     step = result.get("step_ms") or {}
     epochs = result.get("epochs")
     last = epochs[-1] if isinstance(epochs, list) and epochs else {}
-    rate, wait, seen = result.get("examples_per_s"), training.input_wait_fraction, training.watched
+    rate, seen = result.get("examples_per_s"), training.watched
     step_ms = f"{step['p50']:.1f} ms (median)" if step else ""
     if seen and not step:
         step_ms, rate = f"{seen.step_ms:.1f} ms (mean)", seen.examples_per_s
@@ -136,7 +148,7 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
         ("replicas", str(result.get("replicas") or "")),
         ("step", step_ms),
         ("speed", f"{rate:,.0f} examples/s" if rate else ""),
-        ("input wait", f"{wait:.0%}" if wait is not None else ""),
+        *((name, f"{share:.0%}") for name, share in training.idle_shares.items()),
         ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
         ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
     ]

@@ -1,10 +1,8 @@
-"""What a watch does outside of its own state: observe, create, delete, copy and run."""
+"""What a watch of a Cloud TPU does at the service: observe, create and delete."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
+from dataclasses import replace
 
 from tpuctl.cloud.connect import Cloud
 from tpuctl.cloud.create import Created, create
@@ -15,51 +13,22 @@ from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
 from tpuctl.cloud.models import LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import plan_create
-from tpuctl.cloud.tpu import known_type
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.access import Access
-from tpuctl.remote.copy import copy
-from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.hosts import Host, workers_of
 from tpuctl.remote.iap import through_iap
-from tpuctl.remote.jobs import start_job, stop_job
 from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, open_access_to, with_key
-from tpuctl.remote.logs import read_logs
 from tpuctl.remote.output import Sink
-from tpuctl.remote.run import Command
 from tpuctl.settings import state_dir
-from tpuctl.supervise.follow import FIRST_LINES, FollowResult, JobFollower
-from tpuctl.supervise.models import (
-    JobAttempt,
-    JobSpec,
-    LaunchJob,
-    TpuObservation,
-    WatchState,
-    WorkersObservation,
-)
-from tpuctl.supervise.observe import observe_tpu, observe_workers, resource_id
-
-ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
-"""Variables of the job: the number of the attempt, and from the second on, that it resumes."""
-
-TAIL_LINES = 20
+from tpuctl.supervise.models import TpuObservation, WatchState
+from tpuctl.supervise.observe import observe_tpu, resource_id
+from tpuctl.supervise.worker_actions import Login as Login
+from tpuctl.supervise.worker_actions import WorkerActions
 
 
-@dataclass(frozen=True)
-class Login:
-    """How to log in to the workers; `is_given` means that OS Login must not change the user."""
-
-    user: str
-    key: Path | None = None
-    jump: Host | None = None
-    internal_ip: bool = False
-    iap: bool = False
-    is_given: bool = False
-
-
-class Actions:
-    """The side effects of a watch; raises TpuctlErrors."""
+class Actions(WorkerActions):
+    """The side effects of a watch of a Cloud TPU."""
 
     def __init__(
         self,
@@ -70,12 +39,11 @@ class Actions:
         note: Callable[[str], None],
         progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
     ) -> None:
-        self._api, self._journal, self._login = cloud.api, cloud.journal, login
-        self._sink, self._note, self._progress = sink, note, progress
+        super().__init__(login, sink=sink, note=note)
+        self._api, self._journal, self._progress = cloud.api, cloud.journal, progress
         self._resource: Resource | None = None
         self._queued: QueuedResource | None = None
         self._reached: tuple[str, tuple[Host, ...], Access] | None = None
-        self._offsets: dict[str, dict[int, int]] = {}
         self.clock = cloud.api.clock
 
     def observe(self, state: WatchState) -> TpuObservation:
@@ -124,13 +92,6 @@ class Actions:
         # A group that was deleted took its VMs along, whoever did it.
         return gone.cause == "deleted" if gone else None
 
-    def ask(self, state: WatchState) -> WorkersObservation:
-        """Ask every worker of the TPU that was observed last."""
-        hosts, access = self._workers()
-        kind = known_type(self._node().accelerator_type)
-        chips = kind.chips_per_worker if kind else None
-        return observe_workers(hosts, access, state, chips_per_worker=chips)
-
     def create(self, state: WatchState) -> None:
         """Create a TPU from the recipe, or resume a create; raises why there is none."""
         recipe = state.recipe
@@ -167,122 +128,12 @@ class Actions:
         if deletion.error:
             raise deletion.error
 
-    def launch(self, spec: JobSpec, step: LaunchJob) -> None:
-        """Copy the code and start the job on every worker."""
-        if spec.code is not None:
-            self.copy_code(spec.code, spec.folder or "", include_secrets=spec.include_secrets)
-        self.start(spec, step)
-
-    def copy_code(self, folder: str, target: str, *, include_secrets: bool = False) -> None:
-        """Copy a local folder to every worker."""
-        hosts, access = self._workers()
-        upload = CopyPlan(Direction.UP, None, target, folder, include_secrets)
-        copied = copy(hosts, access, upload)
-        for warning in copied.warnings:
-            self._note(warning)
-        if copied.failed:
-            raise copied.failures[0]
-
-    def start(self, spec: JobSpec, step: LaunchJob) -> None:
-        """Start the job on every worker, or on none."""
-        hosts, access = self._workers()
-        told = {ATTEMPT: str(step.number), **({RESUME: "1"} if step.number > 1 else {})}
-        command = Command(spec.command, {**spec.env, **told}, spec.folder)
-        started = start_job(hosts, command, access, job=step.job, check=False)
-        self._offsets[step.job] = {}
-        if started.failed:
-            raise started.failures[0]
-
-    def stop_jobs(self, jobs: tuple[str, ...]) -> None:
-        """Stop jobs on every worker that has them."""
-        hosts, access = self._workers()
-        for job in jobs:
-            stopped = stop_job(hosts, access, job=job)
-            for worker in stopped.workers:
-                if worker.failure and not isinstance(worker.failure, NotFoundError):
-                    raise worker.failure
-
-    def follow(
-        self,
-        state: WatchState,
-        spec: JobSpec,
-        *,
-        poll_s: float,
-        give_up_lost: Callable[[bool], bool],
-    ) -> FollowResult:
-        """Show the job's output until it ends, fails or hangs, or the TPU is no longer usable."""
-        assert state.open
-        attempt = state.open
-        hosts, access = self._workers()
-        seen: datetime | None = None
-
-        def is_usable() -> bool:
-            nonlocal seen
-            tpu = self.observe(state)
-            if tpu.kind == "unknown":
-                # A service that does not answer says nothing about the workers either.
-                give_up_lost(False)
-                return True
-            if tpu.kind != "usable" or tpu.id != attempt.tpu_id or tpu.known is None:
-                return False
-            seen = tpu.known.seen
-            return True
-
-        result = JobFollower(
-            hosts,
-            access,
-            attempt.job,
-            spec,
-            self._offsets.get(attempt.job),
-            self.clock,
-            poll_s,
-            is_usable,
-            give_up_lost,
-            self._sink,
-            self._note,
-        ).follow()
-        self._offsets[attempt.job] = result.offsets
-        result.seen = seen
-        return result
-
-    def show_rest(self, job: str) -> None:
-        """Show the rest of the log of a job that has ended, where it can be read."""
-        try:
-            hosts, access = self._workers()
-            read = self._offsets.get(job)
-            read_logs(
-                hosts,
-                access,
-                sink=self._sink,
-                note=lambda _: None,
-                job=job,
-                offsets=read,
-                tail=FIRST_LINES if read is None else None,
-            )
-        except TpuctlError as error:
-            self._note(f"Warning: could not read the end of the job's log: {error}")
-
-    def tail(self, attempt: JobAttempt) -> tuple[str, ...]:
-        """Return the last lines of a failed attempt's output, where they can be read."""
-        said = bytearray()
-        try:
-            hosts, access = self._workers()
-            one = tuple(host for host in hosts if attempt.worker in (None, host.index))[:1]
-            read_logs(
-                one,
-                access,
-                sink=lambda _, data: said.extend(data),
-                note=lambda _: None,
-                job=attempt.job,
-                tail=TAIL_LINES,
-            )
-        except TpuctlError:
-            return ()
-        return tuple(said.decode("utf-8", "replace").splitlines())
-
     def _node(self) -> Node:
         assert isinstance(self._resource, Node), "only a usable TPU is asked"
         return self._resource
+
+    def _type(self) -> str:
+        return self._node().accelerator_type
 
     def _workers(self) -> tuple[tuple[Host, ...], Access]:
         """Return the workers of the TPU that was observed last; sends it our key once."""

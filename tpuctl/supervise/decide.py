@@ -106,7 +106,7 @@ def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     if ended and not (ended.error and is_meant):
         return ended
     if is_meant:
-        why = "its time to live was over" if tpu.expired else "a user deleted it"
+        why = "its time to live was over" if tpu.expired else tpu.why_gone or "a user deleted it"
         if state.open:
             return CloseAttempt("stopped", why)
         what = f"{state.name} is gone because {why}; it is not recreated."

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tpuctl.errors import StoppedError, TpuctlError
-from tpuctl.supervise.actions import Actions
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -26,32 +25,38 @@ from tpuctl.supervise.models import (
     WatchState,
 )
 from tpuctl.supervise.state import StateFile, next_state
+from tpuctl.supervise.worker_actions import WorkerActions
 
 
 def watch(
-    actions: Actions,
+    actions: WorkerActions,
     state: WatchState,
     spec: JobSpec,
     *,
     store: StateFile,
     note: Callable[[str], None],
+    show: Callable[[WatchResult], None] = lambda result: None,
     delete_at_end: bool = False,
 ) -> WatchResult:
     """Keep the TPU alive and the job running until it is done, or has failed too often.
 
+    `show` gets the result before it is recorded that the watch is over: after a crash the same
+    command shows the result again, and does not run the job again.
+
     Creates TPUs, which costs money. The caller holds `store.alone()`. Resumes an earlier watch,
     however it ended. On Ctrl-C the job keeps running.
     """
-    return _Watch(actions, state, spec, store, note).run(delete_at_end=delete_at_end)
+    return _Watch(actions, state, spec, store, note, show).run(delete_at_end=delete_at_end)
 
 
 @dataclass
 class _Watch:
-    _actions: Actions
+    _actions: WorkerActions
     _state: WatchState
     _spec: JobSpec
     _store: StateFile
     _note: Callable[[str], None]
+    _show: Callable[[WatchResult], None]
 
     def __post_init__(self) -> None:
         self._seen = Observation(TpuObservation("unknown"))
@@ -172,8 +177,7 @@ class _Watch:
             exists = not self._delete_at_end()
         if delete_at_end and not exists and end.tail and step.error:
             step.error.hint = "The rest of its log was deleted with the TPU (--delete)."
-        self._store.save(state, self._spec, is_over=True)
-        return WatchResult(
+        result = WatchResult(
             name=state.name,
             zone=seen.tpu.zone if exists else None,
             job=last.job if last else None,
@@ -184,6 +188,11 @@ class _Watch:
             tail=end.tail,
             error=step.error,
         )
+        try:
+            self._show(result)
+        finally:
+            self._store.save(state, self._spec, is_over=True)
+        return result
 
     def _new_end(self, error: TpuctlError | None) -> WatchEnd:
         last, kind = self._state.last, self._seen.tpu.kind
@@ -197,7 +206,7 @@ class _Watch:
 
     def _delete_at_end(self) -> bool:
         """Delete the TPU; a failure is only a note, so that it does not hide how the job ended."""
-        self._note(f"Deleting {self._state.name} in {self._seen.tpu.zone}.")
+        self._note(f"Deleting {self._state.name}.")
         try:
             self._actions.delete(self._state)
         except StoppedError:

@@ -44,7 +44,7 @@ def crashed_error(state: WatchState) -> TpuctlError:
     times = ":" if state.crashes == 1 else times
     error = CommandFailedError(
         f"The job on {state.name} has failed{times} {last.reason}.",
-        hint=f"Its full log: tpuctl logs {state.name} --zone {last.zone} --job {last.job}",
+        hint=f"Its full log: tpuctl logs {state.name}{_in(last.zone, ' --zone')} --job {last.job}",
     )
     error.exit_code = last.exit_code or error.exit_code
     return error
@@ -83,9 +83,10 @@ class WatchResult(Outcome):
         if self.zone is None:
             return ()
         price = f"{format_usd(self.usd_per_hour)} an hour" if self.usd_per_hour else "money"
+        price = price if self.zone else "units"
         return (
-            f"{self.name} in {self.zone} is still there and costs {price}: "
-            f"tpuctl delete {self.name} --zone {self.zone}",
+            f"{self.name}{_in(self.zone)} is still there and costs {price}: "
+            f"tpuctl delete {self.name}{_in(self.zone, ' --zone')}",
         )
 
     @property
@@ -94,9 +95,14 @@ class WatchResult(Outcome):
         return (self.error,) if self.error else ()
 
 
+def _in(zone: str, word: str = " in") -> str:
+    """Add a zone, where there are zones."""
+    return f"{word} {zone}" if zone else ""
+
+
 def describe_step(step: Step, state: WatchState, seen: Observation) -> str:
     """Describe a step and its reason in one line; empty for steps that nobody wants to read."""
-    where = f"{state.name} in {seen.tpu.zone}"
+    where = f"{state.name}{_in(seen.tpu.zone)}"
     reason = step.reason.rstrip(".") if isinstance(step, CloseAttempt | DeleteTpu) else ""
     number = state.open.number if state.open else 0
     match step:

@@ -49,6 +49,7 @@ class KnownTpu:
     proven: bool = False
     usd_per_hour: float | None = None
     expires: datetime | None = None
+    units_per_hour: float | None = None
 
     @property
     def usd_so_far(self) -> float:
@@ -183,8 +184,9 @@ class TpuObservation:
     """What the service says about the TPU.
 
     `unknown`: the service did not answer. `leaving`: it is being deleted, and not by us.
-    `on_purpose`: it is gone because a user deleted it while it was alive. `healthy`: the service
-    reports no problem. `past_s`: for how long it has been coming up or under repair.
+    `on_purpose`: it is gone because a user or a guard deleted it while it was alive, for the reason
+    `why_gone`. `healthy`: the service reports no problem. `past_s`: for how long it has been coming
+    up or under repair.
     """
 
     kind: TpuKind
@@ -197,6 +199,7 @@ class TpuObservation:
     healthy: bool = True
     on_purpose: bool = False
     expired: bool = False
+    why_gone: str = ""
     past_s: float = 0.0
     error: TpuctlError | None = None
 

@@ -18,6 +18,7 @@ from tpuctl.outcome import Outcome
 from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
 from tpuctl.supervise.models import JobSpec, WatchState
+from tpuctl.supervise.provider_actions import Supervised, find_tpu
 from tpuctl.supervise.state import StateFile, job_digest
 
 
@@ -161,6 +162,40 @@ def plan_watch(
         watch_state=state,
         spec=spec,
         warnings=tuple(f"Skipping {zone}: {why}." for zone, why in elsewhere if why),
+    )
+
+
+def plan_on_provider(
+    provider: Supervised,
+    name: str,
+    options: WatchOptions,
+    spec: JobSpec,
+    *,
+    store: StateFile,
+    fresh: bool = False,
+) -> WatchPlan:
+    """Decide where the watch of a TPU of another provider starts; only reads.
+
+    Raises UnsupportedError for an option that the provider would ignore.
+    """
+    require_extra(for_folders=spec.code is not None)
+    state, found = _interrupted(name, spec, store, fresh=fresh), find_tpu(provider, name)
+    known = provider.recipe(name) or (state.recipe if state else None)
+    if known is None and not options.accelerator_type:
+        title = provider.abilities.title
+        hint = "Add --accelerator-type."
+        raise NotFoundError(f"There is no TPU {name} on {title}, and no type to create.", hint=hint)
+    recipe = replace(known or CreateOptions(name, ""), **options.given)
+    provider.abilities.check(recipe)
+    state = replace(state or WatchState(uuid.uuid4().hex, name, recipe), recipe=recipe)
+    return WatchPlan(
+        **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},
+        zone=None,
+        state=found.state if found else None,
+        usd_per_hour=found.usd_per_hour if found else None,
+        goes_on_with=state.open.job if state.open else None,
+        watch_state=state,
+        spec=spec,
     )
 
 

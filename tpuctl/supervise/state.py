@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
@@ -106,10 +107,17 @@ class SavedWatch:
     memory: WatchState
 
 
+class Place(NamedTuple):
+    """What tells watches of the same name apart: a project or a provider, and its address."""
+
+    project: str
+    endpoint: str | None
+
+
 class StateFile:
     """The file of one watch; there is one for each name, project and endpoint."""
 
-    def __init__(self, api: TpuApi, name: str, folder: Path | None = None) -> None:
+    def __init__(self, api: TpuApi | Place, name: str, folder: Path | None = None) -> None:
         place = hashlib.sha256(f"{api.project}\0{api.endpoint}\0{name}".encode()).hexdigest()[:8]
         readable = re.sub(r"[^a-z0-9-]", "_", name)[:63]
         self.name = name

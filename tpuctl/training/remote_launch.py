@@ -29,10 +29,13 @@ from tpuctl.training.plan import RUNNER, LaunchPlan, find_script, pick_choice, p
 FOLDER = "tpuctl-launch"
 """Folder on the workers for a script that is copied alone."""
 
-LIBRARY = ".tpuctl"
-"""Folder beside the script for tpuctl itself, if the script needs our runner."""
+LIBRARY = ".tpuctl-library"
+"""Folder in the home folder for tpuctl itself, which measures the script's steps."""
 
 PYTHON = "python3"
+_OLDEST_PYTHON = (3, 10)
+_START = f"../{LIBRARY}/tpuctl/start_python.py"
+_MEASURED = (PYTHON, _START, "tpuctl.training.hosted_job", "--")
 
 
 @dataclass(frozen=True)
@@ -40,20 +43,21 @@ class RemotePlan(LaunchPlan):
     """A training on workers before it starts; `folder` is its working directory setup.
 
     `copies` are pairs of a local path and its target on the workers. `hosts` are those that start
-    the program: only one if it drives all the others.
+    the program: only one if it drives all the others. Our program around it measures its steps.
     """
 
     on: str
     folder: str
     copies: tuple[tuple[str, str], ...]
     hosts: tuple[Host, ...] = field(metadata={"internal": True})
+    is_measured: bool = field(default=True, metadata={"internal": True})
 
     @property
     def command(self) -> Command:
         """The command to run on each of the hosts."""
         removed = [word for name in self.unset for word in ("-u", name)]
         argv = ("env", *removed, *self.argv) if removed else self.argv
-        return Command(argv, self.env, self.folder)
+        return Command((*(_MEASURED if self.is_measured else ()), *argv), self.env, self.folder)
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,11 @@ def plan_on_workers(
         python=PYTHON,
     )
     copies, added = [copied], dict(env or {})
+    is_measured = minor(setup.probe.python or "0") >= _OLDEST_PYTHON
     if RUNNER in plan.argv:
-        copies.append((str(Path(tpuctl.__file__).parent), f"{folder}/{LIBRARY}/tpuctl"))
-        added["PYTHONPATH"] = LIBRARY
+        added["PYTHONPATH"] = f"../{LIBRARY}"
+    if RUNNER in plan.argv or is_measured:
+        copies.append((str(Path(tpuctl.__file__).parent), f"{LIBRARY}/tpuctl"))
     started_on = hosts[:1] if choice.strategy == "tpu-name" else hosts
     emulated = (f"{len(hosts)} emulated workers have no chips: each trains on its CPU",)
     planned = replace(
@@ -141,7 +147,12 @@ def plan_on_workers(
         because=(*(emulated if setup.emulated else ()), *plan.because),
     )
     return RemotePlan(
-        **vars(planned), on=hosts[0].target, folder=folder, copies=tuple(copies), hosts=started_on
+        **vars(planned),
+        on=hosts[0].target,
+        folder=folder,
+        copies=tuple(copies),
+        hosts=started_on,
+        is_measured=is_measured,
     )
 
 
@@ -216,7 +227,8 @@ def train_on_workers(
     The training survives a broken connection. Ctrl-C stops it on every worker.
     """
     for source, target in plan.copies:
-        upload = CopyPlan(Direction.UP, None, target, source, include_secrets)
+        is_ours = target.startswith(LIBRARY)
+        upload = CopyPlan(Direction.UP, None, target, source, include_secrets or is_ours)
         copied = copy(plan.hosts, access, upload, on_progress=on_progress)
         for warning in copied.warnings:
             note(warning)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,8 @@ _START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 class Watched:
     """Measured training steps, without compilation and evaluation.
 
-    `slowest` is the bottleneck stage of the input pipeline.
+    `slowest` is the bottleneck stage of the input pipeline. `mxu_idle_fraction` counts on any
+    device; `has_mxu` is whether it has one.
     """
 
     steps: int
@@ -44,6 +45,8 @@ class Watched:
     examples_per_s: float | None
     input_wait_fraction: float
     slowest: str | None
+    mxu_idle_fraction: float | None = None
+    has_mxu: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,17 @@ class Training(LaunchPlan):
         if isinstance(reported, float):
             return reported
         return self.watched.input_wait_fraction if self.watched else None
+
+    @property
+    def idle_shares(self) -> dict[str, float]:
+        """The input wait and the idle time of the matrix unit, by name; empty if unknown."""
+        wait, seen = self.input_wait_fraction, self.watched
+        if wait is None:
+            return {}
+        devices = str((self.result or {}).get("devices", "")).lower()
+        has_mxu = "tpu" in devices or bool(seen and seen.has_mxu)
+        idle = max(wait, (seen and seen.mxu_idle_fraction) or 0.0)
+        return {"input wait": wait, "MXU idle" if has_mxu else "MXU would be idle": idle}
 
     @property
     def exit_code(self) -> int:
@@ -129,6 +143,7 @@ def run_training(
     errors: Path | None = None,
     stdin: int | None = None,
     extra_env: Mapping[str, str] | None = None,
+    on_start: Callable[[], object] = lambda: None,
 ) -> Training:
     """Run the plan's command, wait for it, and read the `result.json` in its output folder.
 
@@ -148,6 +163,7 @@ def run_training(
         child = subprocess.Popen(  # noqa: S603 (the user's program)
             _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
         )
+        on_start()
         with _stopped_on_interrupt(child):
             returncode = child.wait()
         fresh = _stamp(result_path) != before

@@ -2,13 +2,14 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tpuctl.diagnosis.explain import Match, explain
 from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_error, read_result
+from tpuctl.profiling.tpuprof import save
 from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan
 from tpuctl.training.run import Training, Watched, run_training
@@ -20,17 +21,23 @@ def watch_training(
     log: int | None = None,
     errors: Path | None = None,
     stdin: int | None = None,
+    profile: Path | None = None,
+    on_start: Callable[[], object] = lambda: None,
 ) -> Training:
-    """Run a plan like `run_training` and measure its steps.
+    """Run a plan like `run_training` and measure its steps; `profile` is a file for the profile.
 
     It sees the iterators that `profile run -- CMD` sees; under that command, the measuring is left
     to it.
     """
     with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
         hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
-        training = run_training(plan, log=log, errors=errors, stdin=stdin, extra_env=hooks)
+        training = run_training(
+            plan, log=log, errors=errors, stdin=stdin, extra_env=hooks, on_start=on_start
+        )
         measured = read_result(Path(folder))
         error = read_error(Path(folder)) or "\n".join(training.last_words)
+    if profile and measured:
+        save(conclude(measured, target=measured.program or ""), profile)
     return replace(
         training,
         watched=read_steps(measured, training.executed) if measured else None,
@@ -51,8 +58,8 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
     length_s = phase.end_s - phase.start_s
     if not (phase.steps and length_s > 0):
         return None
-    stages = conclude(measured, target=measured.program or "").stages
-    slowest = next((stage for stage in stages if stage.is_bottleneck), None)
+    found = conclude(measured, target=measured.program or "")
+    slowest = next((stage for stage in found.stages if stage.is_bottleneck), None)
     named = f"{slowest.name} at {slowest.location}" if slowest and slowest.location else None
     examples = sum(count.examples or 0 for count in executed)
     steps = max((count.steps for count in executed), default=0)
@@ -63,6 +70,8 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
         examples_per_s=round(batch * phase.steps / length_s, 1) if batch else None,
         input_wait_fraction=round(max(0.0, 1 - phase.device_busy_s / length_s), 4),
         slowest=named,
+        mxu_idle_fraction=found.mxu_idle_fraction,
+        has_mxu=bool(found.host and found.host.has_tpu),
     )
 
 

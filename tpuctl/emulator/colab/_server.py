@@ -12,7 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -87,10 +87,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         path, _, text = self.path.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
-        if "Origin" in self.headers and "Sec-Fetch-Site" in self.headers:
+        # Clients of WebSockets send an Origin, too: the server's own.
+        origin = urlsplit(self.headers.get("Origin", f"//{DOMAIN}")).netloc
+        if "Sec-Fetch-Site" in self.headers or origin not in (DOMAIN, self.headers.get("Host")):
             self._send(403, {"error": "not for web pages"})
             return
-        body = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), _MOST_BYTES))
+        size = self.headers.get("Content-Length") or "0"
+        if not (size.isascii() and size.isdigit()) or len(size) > 12 or int(size) > _MOST_BYTES:
+            self.close_connection = True
+            self._send(413, {"error": "the body is too large"})
+            return
+        body = self.rfile.read(int(size))
         try:
             if path.startswith(("/tun/m/", "/v1beta/", "/v1/")):
                 self._plane(path, query, body)

@@ -3,6 +3,7 @@
 import io
 import json
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from tpuctl.emulator.errors import ServiceError, load_data
+from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import FaultCounts, StorageFault
 from tpuctl.emulator.http import ConnectionCut, Content, HttpApi, Reply, Request, Route, Stream
-from tpuctl.emulator.kaggle.sessions import Session, Sessions
+from tpuctl.emulator.kaggle.sessions import Session, Sessions, kaggle_error
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.service import Emulator
@@ -34,19 +35,8 @@ _CALLS = {
     "kaggle_delete": "DeleteKernel", "kaggle_token": "IntrospectToken",
     "kaggle_start_upload": "StartBlobUpload", "kaggle_create_data": "CreateDataset",
     "kaggle_version_data": "CreateDatasetVersion", "kaggle_data_status": "GetDatasetStatus",
+    "kaggle_delete_data": "DeleteDataset",
 }  # fmt: skip
-
-
-def kaggle_error(kind: str, **facts: object) -> ServiceError:
-    """Make an error in Kaggle's form, from the table in kaggle.json."""
-    entry = load_data("kaggle")["errors"][kind]
-    text = entry["text"].format_map(facts)
-    document = {"code": entry["status"], "message": text}
-    if kind == "refused":
-        document = {"error": text}
-    error = ServiceError(text, http_status=entry["status"], http_document=document)
-    error.http_headers = dict(entry.get("headers", {}))
-    return error
 
 
 class KaggleApi:
@@ -162,8 +152,7 @@ class KaggleApi:
                 status="QUEUED" if runs else "COMPLETE",
             )
             self.sessions.start(session, text, mounts)
-        ref = f"/code/{owner}/{slug}"
-        about = {"ref": ref, "url": f"https://www.kaggle.com{ref}", "kernelId": 1}
+        about = {**_place(f"/code/{owner}/{slug}"), "kernelId": 1}
         return {**about, "versionNumber": session.version, **invalid}
 
     def _refusal(self, shape: str, runs: bool, internet: bool) -> str | None:
@@ -195,19 +184,15 @@ class KaggleApi:
 
     def _status(self, body: Document) -> Document:
         session = self._session(body)
-        failed = {"failureMessage": session.failure} if session.failure else {}
-        return {"status": session.status, **failed}
+        return {"status": session.status, "failureMessage": session.failure or ""}
 
     def _output(self, body: Document) -> Document:
         session, sizes = self._session(body), load_data("kaggle")["page_sizes"]
         if not session.is_over:
             return {"files": []}
         root = self.sessions.place(session) / "working"
-        names = sorted(
-            str(path.relative_to(root))
-            for path in root.rglob("*")
-            if path.is_file() and not path.is_symlink()
-        )
+        files_ = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        names = sorted(str(path.relative_to(root)) for path in files_)
         size = min(int(body.get("pageSize") or sizes["default"]), sizes["most"])
         first = int(body.get("pageToken") or 0)
         base = f"{self._emulator.http}/kaggle/output/{session.slug}/{session.version}"
@@ -226,12 +211,12 @@ class KaggleApi:
             "hasEverRun": True,
         }
         none = dict.fromkeys(("timeUsed", "timeReserved", "totalTimeAllowed"), "0s")
-        refresh = (self._week() + _WEEK).replace(tzinfo=None).isoformat(timespec="seconds")
-        return {"quotaRefreshTime": f"{refresh}.000Z", "gpuQuota": none, "tpuQuota": quota}
+        refresh = f"{self._week() + _WEEK:%FT%T}.000Z"
+        return {"quotaRefreshTime": refresh, "gpuQuota": none, "tpuQuota": quota}
 
     def _used_s(self) -> float:
         week = self._week()
-        before = self._plan.used_hours * 3600 if week == self._began else 0.0
+        before = self._plan.used_hours * 3600 * (week == self._began)
         return before + self.sessions.used_s(since=week)
 
     def _week(self) -> datetime:
@@ -241,8 +226,8 @@ class KaggleApi:
     def _list(self, body: Document) -> Document:
         wanted = str(body.get("search") or "")
         with self.sessions.changed:
-            found = [self._metadata(v[-1]) for s, v in self.sessions.kernels.items() if wanted in s]
-        return {"kernels": found}
+            kernels = self.sessions.kernels
+            return {"kernels": [self._metadata(v[-1]) for s, v in kernels.items() if wanted in s]}
 
     def _metadata(self, session: Session) -> Document:
         owner = self._plan.username
@@ -260,7 +245,7 @@ class KaggleApi:
     def _get(self, body: Document) -> Document:
         session = self._session(body)
         text = (self.sessions.place(session) / "source.py").read_text(encoding="utf-8")
-        return {"metadata": self._metadata(session), "blob": {"source": text, "slug": session.slug}}
+        return {"metadata": self._metadata(session), "blob": {"source": text}}
 
     def _delete(self, body: Document) -> Document:
         self.sessions.remove(self._session(body).slug)
@@ -363,8 +348,7 @@ class KaggleApi:
             name = json.loads((upload / "about.json").read_bytes())["name"]
             (upload / "bytes").rename(place / name)
         (folder / "made").write_text(self._emulator.now().isoformat())
-        url = f"https://www.kaggle.com/datasets/{self._plan.username}/{slug}"
-        return {"ref": f"/{self._plan.username}/{slug}", "url": url, "status": "ok"}
+        return {**_place(f"/datasets/{self._plan.username}/{slug}"), "status": "ok"}
 
     def _data_status(self, body: Document) -> Document:
         made = self._data / Path(str(body.get("datasetSlug"))).name / "made"
@@ -372,6 +356,11 @@ class KaggleApi:
             raise kaggle_error("permission")
         age_s = (self._emulator.now() - datetime.fromisoformat(made.read_text())).total_seconds()
         return {"status": "READY" if age_s >= _DATA_SET_S else "BLOBS_RECEIVED"}
+
+    def _delete_data(self, body: Document) -> Document:
+        self._data_status(body)
+        shutil.rmtree(self._data / Path(str(body["datasetSlug"])).name)
+        return {}
 
     def _ready_data(self, source: str) -> Path | None:
         owner, _, slug = source.partition("/")
@@ -388,6 +377,10 @@ class KaggleApi:
         if owner != self._plan.username or not done:
             return None
         return self.sessions.place(done[-1]) / "working"
+
+
+def _place(ref: str) -> Document:
+    return {"ref": ref, "url": f"https://www.kaggle.com{ref}"}
 
 
 def _break(fault: StorageFault) -> None:

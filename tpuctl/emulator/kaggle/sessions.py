@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tpuctl.codec import from_plain, to_plain
-from tpuctl.emulator.errors import load_data
+from tpuctl.emulator.errors import ServiceError, load_data
 from tpuctl.emulator.worker_processes import DEVICES, MARK, kill_everything
 from tpuctl.storage.local import write_atomically
 
@@ -24,6 +24,18 @@ _CHIPS = 8
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
 _NOWHERE = "http://127.0.0.1:9"
 ENDED = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")
+
+
+def kaggle_error(kind: str, **facts: object) -> ServiceError:
+    """Make an error in Kaggle's form, from the table in kaggle.json."""
+    entry = load_data("kaggle")["errors"][kind]
+    text = entry["text"].format_map(facts)
+    document = {"code": entry["status"], "message": text}
+    if kind == "refused":
+        document = {"error": text}
+    error = ServiceError(text, http_status=entry["status"], http_document=document)
+    error.http_headers = dict(entry.get("headers", {}))
+    return error
 
 
 @dataclass

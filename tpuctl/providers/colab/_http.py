@@ -131,7 +131,10 @@ class Http:
                 json=body,
                 timeout=_TIMEOUT_S,
                 allow_redirects=False,
+                stream=True,
             )
+            with reply:
+                text = _read(reply)
         except google.auth.exceptions.RefreshError as error:
             raise self._expired(str(error)) from error
         except (google.auth.exceptions.TransportError, requests.RequestException) as error:
@@ -143,13 +146,13 @@ class Http:
         if seen := read_time(reply.headers):
             self.clock.observe(seen, sent=sent)
         if not 200 <= reply.status_code < 300:
-            raise self._refused(doing, reply)
-        return _document(reply.text) if reply.content else {}
+            raise self._refused(doing, reply, text)
+        return _document(text)
 
-    def _refused(self, doing: str, reply: requests.Response) -> Exception:
-        text, reason = reply.text[:500], ""
+    def _refused(self, doing: str, reply: requests.Response, body: str) -> Exception:
+        text, reason = body[:500], ""
         try:
-            error = _document(reply.text).get("error", {})
+            error = _document(body).get("error", {})
             if isinstance(error, dict):
                 text = str(error.get("message", ""))
                 reason = reason_of(error)
@@ -163,7 +166,7 @@ class Http:
             return RateLimitedError(
                 f"Could not {doing}: too many requests per minute.",
                 hint="Try again in a minute.",
-                retry_after_s=float(wait) if wait.isdigit() else None,
+                retry_after_s=float(wait) if wait.isdecimal() else None,
             )
         return Refused(status, reason, text.strip())
 
@@ -197,10 +200,17 @@ def as_error(refused: Refused, doing: str) -> TpuctlError:
     return TpuctlError(text, hint="tpuctl doctor --provider colab")
 
 
+def _read(reply: requests.Response) -> str:
+    data = b""
+    for block in reply.iter_content(1 << 16):
+        data += block
+        if len(data) > _MOST_BYTES:
+            raise UnavailableError("Colab's answer is too long to be one.")
+    return data.decode("utf-8", "replace")
+
+
 def _document(text: str) -> Any:
     """Read a document, which may begin with a guard against script inclusion."""
-    if len(text) > _MOST_BYTES:
-        raise UnavailableError("Colab's answer is too long to be one.")
     try:
         return json.loads(text.removeprefix(_GUARD).strip() or "{}")
     except (ValueError, RecursionError) as error:

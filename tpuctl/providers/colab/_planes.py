@@ -10,6 +10,7 @@ from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.errors import NotLoggedInError, TpuctlError, UnavailableError
 from tpuctl.providers.colab._http import Http, Refused, as_error, log_in, reason_of
 from tpuctl.providers.colab.api import Runtime, Units, refusal
+from tpuctl.providers.port import checks_replies
 
 _OPERATION_POLLS = 40
 _AGENT = {"X-Colab-Client-Agent": "tpuctl"}
@@ -18,6 +19,7 @@ _NOT_LET_IN = frozenset({401, 403, 404})
 _OUTCOMES = {1: "NOT_ELIGIBLE", 2: "QUOTA_EXCEEDED_USAGE_TIME", 5: "DENYLISTED"}
 
 
+@checks_replies("Colab")
 class TunnelPlane:
     """`/tun/m`: what Colab's own tools use; works with a plain login."""
 
@@ -118,6 +120,7 @@ class TunnelPlane:
         return found if isinstance(found, dict) else {}
 
 
+@checks_replies("Colab")
 class PublicPlane:
     """The public Colab API."""
 

@@ -72,6 +72,7 @@ class Creation:
         """Write down what will be asked for, and start its guard, before it is asked for."""
         plan = self.plan
         now, units = self.api.clock.now(), plan.balance
+        self.records.path(plan.name, "gone").unlink(missing_ok=True)
         record = self.records.save(
             new_record(
                 plan.name,

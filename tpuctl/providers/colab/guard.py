@@ -26,6 +26,7 @@ LANDS_WITHIN = timedelta(minutes=5)
 
 IGNORED = (signal.SIGHUP, signal.SIGINT)
 LOCK = "guard"
+FETCHED = "the output was fetched"
 
 
 def has_guard(records: Records, name: str) -> bool:
@@ -62,7 +63,7 @@ def why_delete(record: Record, now: datetime, *, has_ended: bool = False) -> str
     if record.max_units is not None and spent is not None and spent >= record.max_units:
         return f"it has used {spent:.2f} of {record.max_units:g} units"
     if record.until_done and record.is_home and has_ended:
-        return f"its job {record.until_done} has ended and the output was fetched"
+        return f"its job {record.until_done} has ended and {FETCHED}"
     return None
 
 
@@ -133,7 +134,7 @@ class Guard:
         if record.runtime_id in {each.id for each in self._api.list()}:
             return True
         sys.stderr.write(f"{self._api.clock.now():%F %T} deleted {record.runtime_id}: {why}\n")
-        self._records.forget(record)
+        self._records.forget(record, why)
         return False
 
     def _is_keep_alive_due(self, now: datetime) -> bool:

@@ -3,12 +3,18 @@
 The command that follows the job does this, or the guard where the command has ended.
 """
 
-from tpuctl.errors import JobLostError
+from contextlib import suppress
+
+from tpuctl.errors import JobLostError, NotFoundError
+from tpuctl.providers.colab.guard import FETCHED
 from tpuctl.providers.colab.provider import Colab, job_states
 from tpuctl.providers.colab.records import Record, Records
 from tpuctl.providers.port import Login
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
+from tpuctl.storage.local import locked
+
+_FETCH_S = 600.0
 
 
 def expect_job(name: str, job: str, folder: str, output: str) -> None:
@@ -25,26 +31,36 @@ def has_job(name: str, job: str) -> bool:
 
 
 def fetch_output(records: Records, record: Record) -> Record:
-    """Copy the folder of the job to this machine; raises the first failure."""
-    if not record.folder or not record.output or record.is_home:
+    """Copy the folder of the job to this machine; raises the first failure.
+
+    The command and the guard both do this: the second finds that it was done.
+    """
+    if not record.folder or not record.output:
         return record
-    hosts, access, _ = Colab(None, lambda text: None).reach(record.name, Login())
-    plan = CopyPlan(Direction.DOWN, None, record.folder, record.output)
-    copied = copy(hosts, access, plan)
-    if copied.failures:
-        raise copied.failures[0]
-    return records.update(record, is_home=True)
+    busy = f"Another process fetches the output of {record.name}."
+    with locked(records.lock(record.name, "fetch"), wait_s=_FETCH_S, busy=busy):
+        now = records.find(record.name)
+        if now is None or now.is_home:
+            return now or record
+        hosts, access, _ = Colab(None, lambda text: None).reach(record.name, Login())
+        plan = CopyPlan(Direction.DOWN, None, f"{record.folder}/", record.output)
+        copied = copy(hosts, access, plan)
+        if copied.failures:
+            raise copied.failures[0]
+        return records.update(now, is_home=True)
 
 
 def finish(name: str) -> str:
     """Fetch the output and delete the runtime; returns what was done."""
     records = Records()
-    record = records.find(name)
-    if record is None:
+    if record := records.find(name):
+        output = fetch_output(records, record).output
+    if records.find(name):
+        _delete(name)
+    elif FETCHED not in (Colab(None, lambda text: None).why_gone(name) or ""):
         raise JobLostError(f"The runtime {name} is gone, and what it wrote since the last copy.")
-    record = fetch_output(records, record)
-    _delete(name)
-    return f"The output is in {record.output}; the runtime {name} was deleted."
+    where = f"The output is in {output}" if record else "The output was fetched"
+    return f"{where}; the runtime {name} was deleted."
 
 
 def give_up(name: str, job: str) -> None:
@@ -55,7 +71,8 @@ def give_up(name: str, job: str) -> None:
 
 def _delete(name: str) -> None:
     provider = Colab(None, lambda text: None)
-    plan = provider.plan_delete([name], None)
-    done = provider.delete(plan, timeout_s=0, on_progress=lambda progress: None)
-    if done.failures:
-        raise done.failures[0]
+    with suppress(NotFoundError):
+        plan = provider.plan_delete([name], None)
+        done = provider.delete(plan, timeout_s=0, on_progress=lambda progress: None)
+        if done.failures:
+            raise done.failures[0]

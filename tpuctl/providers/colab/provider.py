@@ -1,9 +1,11 @@
 """Google Colab as a provider of TPUs."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
+from tpuctl.clock import Clock
 from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
 from tpuctl.cloud.follow import ZoneAttempt
@@ -52,8 +54,6 @@ class Colab:
             "queued": "It has no queue: repeat the command while it exits with 3.",
             "startup_script": "Run the script afterwards: tpuctl run NAME -- sh setup.sh",
             "labels": "It has no labels: put it into the name.",
-            "watch": "tpuctl run NAME --job J -- CMD keeps running, its guard deletes in time, and "
-            "tpuctl logs NAME --follow resumes; one job alone: tpuctl launch SCRIPT --on colab",
             "--internal-ip": "Its only way in is SSH through Colab: leave out --internal-ip.",
             "--jump": "Its only way in is SSH through Colab: leave out --jump.",
         },
@@ -67,12 +67,37 @@ class Colab:
     def _api(self) -> ColabApi:
         return open_api(None)
 
+    @property
+    def clock(self) -> Clock:
+        """Colab's time."""
+        return self._api.clock
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the emulator, if that is used."""
+        return load_settings({})["colab_endpoint"] or ""
+
+    def recipe(self, name: str) -> CreateOptions | None:
+        """Return the type and the limits that a runtime was created with."""
+        if (record := self._records.find(name)) is None:
+            return None
+        ttl = record.expires - record.created if record.expires else None
+        ttl_s = ttl.total_seconds() if ttl else None
+        kind = record.accelerator_type
+        return CreateOptions(name, kind, ttl_s=ttl_s, max_units=record.max_units)
+
+    def why_gone(self, name: str) -> str | None:
+        """Return why its guard or a command has deleted a runtime."""
+        with suppress(OSError, ValueError):
+            return self._records.path(name, "gone").read_text(encoding="utf-8")
+        return None
+
     def why_unusable(self) -> str | None:
         """Look for a login of Colab's own: asking with the login of Cloud TPUs takes a request."""
         from tpuctl.settings import home
 
         token = home() / ".config" / "colab-cli" / "token.json"
-        if load_settings({})["colab_endpoint"] or token.is_file() or self._records.all():
+        if self.endpoint or token.is_file() or self._records.all():
             return None
         return (
             "no login of its own was found. Log in with `colab sessions` of google-colab-cli, or "
@@ -137,7 +162,7 @@ class Colab:
             for record in self._settled(runtimes)
         }
         tpus = tuple(self._describe(each, known.get(each.id), units) for each in runtimes)
-        emulated = bool(load_settings({})["colab_endpoint"])
+        emulated = bool(self.endpoint)
         waiting = [record for record in self._records.all() if record.phase == "intended"]
         notes = tuple(
             f"The create of {record.name} on Colab was interrupted, and may have a runtime: repeat "
@@ -177,7 +202,7 @@ class Colab:
             generation=kind.generation if kind else None,
             chips=kind.chips if kind else None,
             workers=(Worker(0, None, None, "READY"),),
-            state="READY",
+            state="CREATING" if record and record.phase == "intended" else "READY",
             health="UNKNOWN",
             spot=False,
             queued_resource=None,
@@ -187,7 +212,7 @@ class Colab:
             labels={} if record else dict(_FOREIGN),
             usd_per_hour=None,
             usd_so_far=None,
-            emulated=bool(load_settings({})["colab_endpoint"]),
+            emulated=bool(self.endpoint),
             id=runtime.id,
             as_of=now,
             provider=NAME,
@@ -260,7 +285,7 @@ class Colab:
         except TpuctlError as error:
             return replace(planned, outcome="failed", reason=str(error), error=error)
         if record:
-            self._records.forget(record)
+            self._records.forget(record, "a user deleted it")
         return replace(planned, outcome="deleted")
 
     def find_orphans(self, zone: str | None) -> GcResult:
@@ -334,7 +359,7 @@ class Colab:
             key_alias=shared_ssh.alias,
         )  # fmt: skip
         access = Access((key.path,), host_keys, on_warning=login.on_warning, shared=shared_ssh)
-        emulated = {EMULATED_PORT: "0"} if load_settings({})["colab_endpoint"] else {}
+        emulated = {EMULATED_PORT: "0"} if self.endpoint else {}
         node = Node(
             record.name, "", record.runtime_id, record.accelerator_type, NAME, "READY", "UNKNOWN",
             record.created, metadata=emulated,

@@ -85,10 +85,15 @@ class Records:
             self.save(changed)
         return changed
 
-    def forget(self, record: Record) -> None:
-        """Remove a record of which nothing is left; a later one of that name stays."""
+    def forget(self, record: Record, why: str = "") -> None:
+        """Remove a record of which nothing is left; a later one of that name stays.
+
+        `why` tells a `watch` that the runtime was not taken away, but deleted on purpose.
+        """
         now = self.find(record.name)
         if now and now.key == record.key:
+            if why:
+                write_atomically(self.path(record.name, "gone"), why, private=True)
             self.path(record.name).unlink(missing_ok=True)
 
     @contextmanager

@@ -289,10 +289,20 @@ def log_lines(
             return
         except UnavailableError as error:
             failures += 1
+            # A job may be silent for hours, so that a log that says nothing is no failure.
+            failures = 0 if follow and _is_running(cluster, name) else failures
             if failures >= _TRIES:
                 note(f"Warning: the end of the log of {name} is missing: {error}")
                 return
             cluster.clock.sleep(_POLL_S)
+
+
+def _is_running(cluster: Cluster, pod: str) -> bool:
+    try:
+        found = cluster.get(f"{CORE}/{cluster.namespace}/pods/{pod}")
+    except (NotFoundError, UnavailableError):
+        return False
+    return (found.get("status") or {}).get("phase") == "Running"
 
 
 def _size(job_set: Json) -> int:

@@ -57,10 +57,11 @@ class Gke:
         return Cluster(find_context(self._context))
 
     def why_unusable(self) -> str | None:
-        """Say that nothing was started there: then its login plugin is not run for a list."""
-        if any(self.store.folder.glob("*.json")):
+        """Say that nothing runs there: then its login plugin is not run for every list."""
+        runs = (self.store.find(path.stem) for path in self.store.folder.glob("*.json"))
+        if any(run and run.phase != "home" for run in runs):
             return None
-        return f"no job was started on GKE from here. {_LAUNCH}"
+        return f"no job that was started on GKE from here is open. {_LAUNCH}"
 
     def knows(self, name: str) -> bool:
         """Whether this machine has started the job; commands about it mean its cluster."""
@@ -103,8 +104,9 @@ class Gke:
         for name in () if names is None else names:
             if name not in job_sets:
                 known = self.store.find(name)
-                gone += [DeletedEarlier(name, None)] if known else []
-                failures += [] if known else [_missing(name, self.cluster)]
+                is_gone = known is not None and known.endpoint == place_of(self.cluster)
+                gone += [DeletedEarlier(name, None)] if is_gone else []
+                failures += [] if is_gone else [self._missing(name)]
         if failures and names is not None and len(failures) == len(names):
             raise failures[0]
         chosen = [each for name, each in job_sets.items() if names is None or name in names]
@@ -178,9 +180,18 @@ class Gke:
         return f"{JOB_SETS}/{self.cluster.namespace}/jobsets/{name}"
 
     def _found(self, name: str) -> Json:
-        if job_set := find(self.cluster, name):
+        run = self.store.find(name)
+        is_here = run is None or run.endpoint == place_of(self.cluster)
+        if is_here and (job_set := find(self.cluster, name)):
             return job_set
-        raise _missing(name, self.cluster)
+        raise self._missing(name)
+
+    def _missing(self, name: str) -> NotFoundError:
+        context, run = self.cluster.context, self.store.find(name)
+        told = f"There is no job {name} in {context.namespace} of {context.name}."
+        if run and run.endpoint != place_of(self.cluster):
+            told = f"{name} was started in another cluster or namespace, as {run.owner}."
+        return NotFoundError(told, hint="tpuctl list --provider gke")
 
     def _job_sets(self) -> Sequence[Json]:
         path = f"{JOB_SETS}/{self.cluster.namespace}/jobsets"
@@ -268,8 +279,3 @@ class Gke:
         if isinstance(done, TpuctlError):
             return replace(planned, outcome="failed", error=done)
         return done
-
-
-def _missing(name: str, cluster: Cluster) -> NotFoundError:
-    where = f"{cluster.context.namespace} of {cluster.context.name}"
-    return NotFoundError(f"There is no job {name} in {where}.", hint="tpuctl list --provider gke")

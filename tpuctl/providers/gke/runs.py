@@ -77,7 +77,7 @@ def place_of(cluster: Cluster) -> str:
 def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> ClusterPlan:
     """Pack a job, write its JobSet, and check what the cluster has for it; creates nothing."""
     kind = manifest.check_type(options)
-    packed = pack(job.script, job.plan, code=job.code, extra=job.extra)
+    packed = pack(job.work, job.sources)
     bucket, archive = _archive(options.staging, packed.sha256)
     asked: list[Any] = [packed.sha256, job.limit_s, job.job, repr(replace(options, check=True))]
     asked.append(cluster and place_of(cluster))
@@ -237,6 +237,10 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
         if run and find(cluster, run.name):
             note(f"The same command has started {run.name} before; following that job.")
             return store.write(run, phase="pushed")
+        other = store.find(plan.name)
+        if run is None and other and other.phase != "home" and other.endpoint != place_of(cluster):
+            told = f"A job {plan.name} runs in another cluster, {other.owner}."
+            raise AlreadyExistsError(told, hint="Give this one another --job.")
         if run is None:
             run = Run(
                 name=plan.name,

@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -30,6 +30,7 @@ from tpuctl.errors import (
     UnavailableError,
 )
 from tpuctl.providers.kaggle.login import HOW_TO_LOG_IN, Endpoint, find_endpoint, find_login
+from tpuctl.providers.port import checks_replies
 from tpuctl.runtime.redact import redact
 
 T = TypeVar("T")
@@ -41,7 +42,8 @@ _TIMEOUT_S = 60.0
 # The service waits up to a minute for a machine, and a silent training sends nothing.
 _STREAM_TIMEOUT_S = 300.0
 _MOST_BYTES = 64 << 20
-_PAGE = 200
+_PAGE, _MOST_PAGES = 200, 500
+_UNREADABLE = (OSError, ValueError, AttributeError, RecursionError)
 _END = "END_OF_LOG"
 _CHECK = "tpuctl doctor --provider kaggle checks the account."
 
@@ -68,6 +70,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+@checks_replies("Kaggle")
 class KaggleClient:
     """Kaggle for one account. `clock` runs as the service's, in an emulator faster."""
 
@@ -110,10 +113,7 @@ class KaggleClient:
             raise _refusal(redact(refusal))
         dropped = [reply.get(f"invalid{kind}Sources") or () for kind in ("Dataset", "Kernel")]
         names = tuple(str(name) for names in dropped for name in names)
-        try:
-            return int(reply["versionNumber"]), names
-        except (KeyError, TypeError, ValueError):
-            raise UnavailableError("Kaggle did not say which version it has made.") from None
+        return int(reply["versionNumber"]), names
 
     def version_of(self, slug: str) -> int | None:
         """Return the newest version of a kernel; None where there is no such kernel."""
@@ -130,31 +130,28 @@ class KaggleClient:
         reply = self._call(_KERNELS, "GetKernelSessionStatus", self._named(slug, version))
         return str(reply.get("status") or "QUEUED"), redact(str(reply.get("failureMessage") or ""))
 
-    def outputs(self, slug: str, version: int) -> Iterator[tuple[str, str]]:
-        """List the output of a session that has ended: names and addresses, page by page."""
-        token: str | None = None
-        while True:
-            page = {"pageToken": token} if token else {}
-            body = {**self._named(slug, version), "pageSize": _PAGE, **page}
-            reply = self._call(_KERNELS, "ListKernelSessionOutput", body)
-            for each in reply.get("files") or ():
-                yield str(each.get("fileName")), str(each.get("url"))
-            last, token = token, reply.get("nextPageToken")
-            if not token or token == last:
-                return
+    def outputs(self, slug: str, version: int) -> list[tuple[str, str]]:
+        """List the output of a session that has ended: names and addresses."""
+        body = {**self._named(slug, version), "pageSize": _PAGE}
+        files = self._pages("ListKernelSessionOutput", body, "files")
+        return [(str(each["fileName"]), str(each["url"])) for each in files]
 
-    def kernels(self, search: str) -> Iterator[Json]:
+    def kernels(self, search: str) -> list[Json]:
         """List the account's kernels whose name contains a word."""
+        body = {"group": "PROFILE", "search": search, "pageSize": 100}
+        return [{**each} for each in self._pages("ListKernels", body, "kernels")]
+
+    def _pages(self, method: str, body: Json, what: str) -> list[Json]:
+        found: list[Json] = []
         token: str | None = None
-        while True:
-            body = {"group": "PROFILE", "search": search, "pageSize": 100}
-            reply = self._call(
-                _KERNELS, "ListKernels", body | ({"pageToken": token} if token else {})
-            )
-            yield from reply.get("kernels") or ()
+        for _ in range(_MOST_PAGES):
+            page = {"pageToken": token} if token else {}
+            reply = self._call(_KERNELS, method, body | page)
+            found += reply.get(what) or ()
             last, token = token, reply.get("nextPageToken")
             if not token or token == last:
-                return
+                return found
+        raise UnavailableError(f"Kaggle's list of {what} does not end.")
 
     def delete(self, slug: str) -> None:
         """Delete a kernel with all its versions; a session that runs goes on."""
@@ -170,7 +167,8 @@ class KaggleClient:
         with self._sent(self._calls, request, _STREAM_TIMEOUT_S) as reply:
             if "event-stream" not in reply.headers.get("Content-Type", ""):
                 found = _parse(reply.read(_MOST_BYTES))
-                yield from (each for each in found if isinstance(each, dict))
+                events = found if isinstance(found, list) else []
+                yield from (each for each in events if isinstance(each, dict))
                 return
             for line in iter(lambda: reply.readline(_MOST_BYTES), b""):
                 text = line.removeprefix(b"data:").strip()
@@ -188,16 +186,18 @@ class KaggleClient:
 
         Yields the first byte that comes, which is 0 where ranges are not known, and the total.
         """
-        parts, local = urlsplit(url), self.endpoint.is_local
-        is_ours = local and parts.netloc == urlsplit(self.endpoint.base).netloc
-        if parts.scheme != "https" and not is_ours:
-            raise InvalidInputError("Kaggle gave an address for a file that is not https.")
+        self._check_address(url)
         headers = {"Range": f"bytes={start}-"} if start else {}
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 (checked above)
         with self._sent(self._files, request, _TIMEOUT_S) as reply:
-            length = reply.headers.get("Content-Length")
             first = start if reply.status == 206 else 0
-            yield first, first + int(length) if length else None, reply
+            yield first, first + reply.length if reply.length is not None else None, reply
+
+    def _check_address(self, url: str) -> None:
+        parts, local = urlsplit(url), self.endpoint.is_local
+        is_ours = local and parts.netloc == urlsplit(self.endpoint.base).netloc
+        if parts.scheme != "https" and not (is_ours and parts.scheme == "http"):
+            raise InvalidInputError("Kaggle gave an address for a file that is not https.")
 
     def data_status(self, slug: str) -> str | None:
         """Return the state of one of our data sets; None where it does not exist."""
@@ -221,6 +221,12 @@ class KaggleClient:
         if problem := reply.get("error"):
             raise InvalidInputError(f"Kaggle refused the data set {slug}: {redact(str(problem))}")
 
+    def delete_data(self, slug: str) -> None:
+        """Delete one of our data sets; one that is gone is no error."""
+        body = {"ownerSlug": self.username, "datasetSlug": slug}
+        with suppress(NotFoundError, PermissionDeniedError):
+            self._call(_DATA, "DeleteDataset", body)
+
     def repeated(self, action: Callable[[], T], *, repeat: bool = True) -> T:
         """Do something again after a lost reply, for some minutes of the service's time."""
         return repeated(self.clock, action, after_lost_reply=repeat)
@@ -231,6 +237,7 @@ class KaggleClient:
         body["lastModifiedEpochSeconds"] = int(state.st_mtime)
         begun = self._call("blobs.BlobApiService", "StartBlobUpload", body)
         url, start = str(begun["createUrl"]), 0
+        self._check_address(url)
 
         def send() -> None:
             nonlocal start
@@ -315,7 +322,7 @@ class KaggleClient:
                     raise _ResumeError(error.headers.get("Range", "")) from None
                 try:
                     text = str(json.loads(error.read(_MOST_BYTES)).get("message"))
-                except (OSError, ValueError, AttributeError, http.client.HTTPException):
+                except (*_UNREADABLE, http.client.HTTPException):
                     text = error.reason
                 raise self._error(error.code, text, error.headers) from error
         except (OSError, http.client.HTTPException) as error:
@@ -352,7 +359,7 @@ class _ResumeError(Exception):
 
     def __init__(self, place: str) -> None:
         last = place.rpartition("-")[2]
-        self.received = int(last) + 1 if last.isdecimal() else 0
+        self.received = int(last) + 1 if last.isdecimal() and len(last) < 20 else 0
 
 
 def _refusal(text: str) -> TpuctlError:
@@ -361,7 +368,7 @@ def _refusal(text: str) -> TpuctlError:
     if "session count" in low:
         return NoCapacityError(said, hint="Wait until the running session ends: tpuctl list")
     if "quota" in low:
-        return QuotaExceededError(said, hint="tpuctl balance")
+        return QuotaExceededError(said, hint="tpuctl offers --provider kaggle")
     if "verif" in low or "identity" in low:
         return PermissionDeniedError(
             said, hint="Verify the account: https://www.kaggle.com/settings"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tpuctl.codec import read_json
@@ -26,7 +27,7 @@ from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
 from tpuctl.providers.kaggle.pack import limits
-from tpuctl.providers.kaggle.runs import Note, Run, RunStore
+from tpuctl.providers.kaggle.runs import Note, Run, RunStore, drop_data
 from tpuctl.remote.output import Sink
 from tpuctl.storage.local import ensure_folder, open_own, publish, translated_write_errors
 
@@ -183,7 +184,10 @@ def _finish(
     if missing := sorted(set(known) - set(listed)):
         told = f"Kaggle does not have {len(missing)} files of {run.name}, such as {missing[0]}."
         raise DamagedError(told, hint=run.url)
-    store.write(run, phase="home")
+    run = store.write(run, phase="home")
+    # Where this fails, gc does it.
+    with suppress(TpuctlError):
+        drop_data(client, store, run)
     return HostedRun(
         name=run.name,
         provider="kaggle",
@@ -198,6 +202,30 @@ def _finish(
         why=str(about.get("why") or why),
         online=about.get("online") is not False,
     )
+
+
+def fetch_part(client: KaggleClient, run: Run, path: str, target: Path) -> tuple[int, int]:
+    """Fetch a file or a folder of the output; returns the number of files and their size."""
+    assert run.version
+    listed = dict(client.outputs(run.name, run.version))
+    state = client.status(run.name, run.version)[0]
+    if path in listed:
+        folder, name = (
+            (target, Path(path).name) if target.is_dir() else (target.parent, target.name)
+        )
+        wanted = {path: name}
+    else:
+        folder, start = target, f"{path}/" if path not in ("", ".") else ""
+        wanted = {each: each.removeprefix(start) for each in listed if each.startswith(start)}
+    if not wanted:
+        told = f"{run.name} has no output {path!r} on Kaggle; it is {state}."
+        raise NotFoundError(told, hint=run.url)
+    with TemporaryDirectory(prefix="tpuctl-") as scratch:
+        known = _read_about(client, listed, Path(scratch), run).get("files") or {}
+    sizes = [
+        _fetch(client, listed[each], folder, name, known.get(each)) for each, name in wanted.items()
+    ]
+    return len(sizes), sum(sizes)
 
 
 def pass_on(event: Mapping[str, Any], sink: Sink) -> None:
@@ -236,7 +264,7 @@ def _fetch(client: KaggleClient, url: str, out: Path, name: str, known: Any) -> 
     size, digest = known if isinstance(known, list) and len(known) == 2 else (None, None)
     if target.is_file() and digest and _digest(target) == digest:
         return target.stat().st_size
-    part = target.with_name(f".{target.name[:200]}.tpuctl-part")
+    part = target.with_name(f".{target.name[:40]}.tpuctl-part")
 
     def receive() -> int:
         with translated_write_errors(target), open_own(part, "ab") as file:
@@ -269,6 +297,7 @@ def _place(out: Path, name: str) -> Path:
     """Return where a file is written, which is below `out` whatever its name and links say."""
     parts = name.split("/")
     bad = any(part in ("", ".", "..") or "\0" in part for part in parts)
+    bad = bad or any("\ud800" <= character <= "\udfff" for character in name)
     target = out.joinpath(*parts)
     if not bad:
         ensure_folder(target.parent)

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -50,27 +50,24 @@ class Packed:
         return len(self.archive) * 4 // 3 <= int(limits()["inline_bytes"])
 
 
-def pack(
-    script: Path,
-    plan: dict[str, Any],
-    *,
-    code: Path | None,
-    extra: Sequence[tuple[Path, str]] = (),
-) -> Packed:
-    """Pack a script or the folder `code` that holds it, and `extra` files with their places.
+def place_script(script: Path, code: Path | None) -> tuple[str, tuple[Path, str]]:
+    """Return the script's place on the machine, and what to send: it, or the folder that holds it.
 
-    `plan` are the arguments of `plan_training`, without the script. Raises UsageError for a script
-    outside of the folder.
+    Raises UsageError for a script outside of the folder.
     """
-    name, sources = script.name, [(script, "")]
-    if code:
-        root = code.expanduser().resolve()
-        if not root.is_dir():
-            raise NotFoundError(f"The folder {code} does not exist.", hint="--code takes a folder.")
-        if root not in script.resolve().parents:
-            raise UsageError(f"{script} is not in the folder {code}.", hint="tpuctl launch --help")
-        name, sources = str(script.resolve().relative_to(root)), [(root, "")]
-    job = json.dumps({"plan": {**plan, "target": f"./{name}"}})
+    if not code:
+        return f"./{script.name}", (script, "")
+    root = code.expanduser().resolve()
+    if not root.is_dir():
+        raise NotFoundError(f"The folder {code} does not exist.", hint="--code takes a folder.")
+    if root not in script.resolve().parents:
+        raise UsageError(f"{script} is not in the folder {code}.", hint="tpuctl launch --help")
+    return f"./{script.resolve().relative_to(root)}", (root, "")
+
+
+def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed:
+    """Pack what `hosted_job` is to do, tpuctl for it, and files and folders with their places."""
+    job = json.dumps(work)
     held, left_out, files = io.BytesIO(), [], 0
     with (
         gzip.GzipFile(fileobj=held, mode="wb", mtime=0, compresslevel=6) as stream,
@@ -79,7 +76,7 @@ def pack(
         _add(tar, f"{PLACE}/job.json", job.encode())
         for path, place in _own_files():
             _add(tar, place, path.read_bytes())
-        for source, place in (*sources, *extra):
+        for source, place in sources:
             tree = read_tree(source)
             left_out += [each.path for each in tree.left_out if each.is_secret]
             for row, entry in zip(tree.rows, tree.entries, strict=True):

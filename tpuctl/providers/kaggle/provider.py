@@ -1,25 +1,29 @@
 """Kaggle behind the port: batch runs that can be listed, followed and deleted, but not stopped."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
 from tpuctl.cloud.gc import GcResult, Orphan
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt
+from tpuctl.cloud.models import shared
 from tpuctl.cloud.tpu import Balance, Tpu, Worker
 from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
 from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
-from tpuctl.providers.kaggle.follow import HostedRun, finish, follow, pass_on
+from tpuctl.providers.kaggle.follow import HostedRun, fetch_part, finish, follow, pass_on
 from tpuctl.providers.kaggle.login import find_endpoint, find_login
 from tpuctl.providers.kaggle.pack import limits
-from tpuctl.providers.kaggle.runs import PREFIX, Note, Run, RunStore
+from tpuctl.providers.kaggle.runs import PREFIX, Note, Run, RunStore, drop_data
 from tpuctl.providers.port import Abilities, Login, ProviderOffer
+from tpuctl.remote.copy_plan import CopyResult, CopyResults, Direction
 from tpuctl.remote.output import Sink
 
 NAME = "kaggle"
@@ -38,6 +42,9 @@ class Kaggle:
         instead={
             "create": f"A session is made for one job: {_LAUNCH}",
             "SSH": "A session runs one job and shows its log: tpuctl logs NAME --follow",
+            "cp to a session": "What a session needs is sent by launch: --code DIR, --set data=DIR",
+            "watch": "A run that is known: tpuctl logs NAME --follow. One that goes on elsewhere: "
+            "tpuctl watch --on kaggle,colab --checkpoints DIR -- CMD",
             "stop": "It ends with its job, or at its time limit (launch --ttl); only the web page "
             "can cancel it: tpuctl show NAME",
         },
@@ -131,7 +138,11 @@ class Kaggle:
             if run.name not in kernels:
                 is_old = self.client.clock.now() - run.asked > _SURELY_MISSING
                 if run.phase != "intended" or (is_old and not self.store.is_followed(run)):
-                    self.store.forget(run)
+                    if run.data_set is None:
+                        self.store.forget(run)
+                        continue
+                    reason = f"its data set {run.data_set} is left"
+                    found.append(_orphan(replace(self._deletion(run.name, None), reason=reason)))
                 continue
             deletion = self._deletion(run.name, kernels[run.name])
             if deletion.state not in ENDED:
@@ -139,14 +150,13 @@ class Kaggle:
                     continue
                 ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
                 reason = f"nobody follows it; it ends by {ends}: tpuctl logs {run.name} --follow"
-                deletion = replace(deletion, outcome="left_alone", reason=reason)
+                deletion = replace(deletion, outcome="left_alone")
             else:
                 reason = "finished, and its output is here"
                 if run.phase != "home":
                     reason = f"finished, its output is not here: tpuctl logs {run.name} --follow"
-                    deletion = replace(deletion, outcome="left_alone", reason=reason)
-            action = "delete" if deletion.outcome == "planned" else "left_alone"
-            found.append(Orphan("kernel", run.name, None, reason, 0.0, None, action, deletion))  # type: ignore[arg-type]
+                    deletion = replace(deletion, outcome="left_alone")
+            found.append(_orphan(replace(deletion, reason=reason)))
         return GcResult(tuple(found)).summed()
 
     def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
@@ -210,12 +220,25 @@ class Kaggle:
             note(f"{name} is {found.state}. Its log: tpuctl logs {name} --follow")
         return found
 
+    def fetch(self, name: str, path: str, target: Path) -> CopyResults:
+        """Copy a file or folder of a run's output, as `cp` does from a worker."""
+        began_s, run = time.monotonic(), self.store.find(name)
+        if run is None or not run.version:
+            raise NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+        found, size_bytes = fetch_part(self.client, run, path.strip("/"), target)
+        copied = CopyResult(
+            index=0, address=run.url, failure=None, exit_code=0, path=str(target), files=found,
+            sent=found, sent_bytes=size_bytes,
+        )  # fmt: skip
+        seconds = time.monotonic() - began_s
+        return CopyResults(workers=(copied,), direction=Direction.DOWN, seconds=seconds)
+
     def _kernels(self) -> dict[str, int]:
         """Return the kernels whose name is one of ours, with their newest versions."""
         found = self.client.kernels(PREFIX)
         names = {str(each.get("ref")).rpartition("/")[2]: each for each in found}
         return {
-            name: int(each.get("currentVersionNumber") or 1)
+            name: number if isinstance(number := each.get("currentVersionNumber"), int) else 1
             for name, each in names.items()
             if name.startswith(PREFIX)
         }
@@ -259,8 +282,8 @@ class Kaggle:
             reachable="batch",
         )
 
-    def _deletion(self, name: str, version: int) -> TpuDeletion:
-        state, _ = self.client.status(name, version)
+    def _deletion(self, name: str, version: int | None) -> TpuDeletion:
+        state = self.client.status(name, version)[0] if version else "MISSING"
         return TpuDeletion(
             kind="kernel",
             name=name,
@@ -277,21 +300,27 @@ class Kaggle:
 
     def _delete(self, planned: TpuDeletion) -> TpuDeletion:
         def act() -> TpuDeletion:
-            version = self.client.version_of(planned.name)
-            if version is None:
+            version, run = self.client.version_of(planned.name), self.store.find(planned.name)
+            if version is None and not (run and run.data_set):
                 return replace(planned, outcome="already_deleted")
-            if self.client.status(planned.name, version)[0] not in ENDED:
+            if version and self.client.status(planned.name, version)[0] not in ENDED:
                 raise WrongStateError(
                     f"{planned.name} still runs, and deleting it would not stop it: "
                     f"{limits()['stop']}.",
                     hint=self.abilities.instead["stop"].replace("NAME", planned.name),
                 )
-            self.client.delete(planned.name)
-            if run := self.store.find(planned.name):
-                self.store.forget(run)
+            if version:
+                self.client.delete(planned.name)
+            if run:
+                self.store.forget(drop_data(self.client, self.store, run))
             return replace(planned, outcome="deleted")
 
         done = attempt(act)
         if isinstance(done, TpuctlError):
             return replace(planned, outcome="failed", error=done)
         return done
+
+
+def _orphan(deletion: TpuDeletion) -> Orphan:
+    action = "delete" if deletion.outcome == "planned" else deletion.outcome
+    return Orphan(**{**shared(Orphan, deletion), "action": action, "deletion": deletion})

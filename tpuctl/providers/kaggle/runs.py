@@ -8,8 +8,8 @@ import hashlib
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -46,7 +46,7 @@ class Run:
     """One run. `key` is the same for the same command; `out` is the folder for its output here.
 
     `intended`: written, perhaps pushed. `pushed`: it has a version. `ended`: its exit code is
-    known. `home`: its output is here as well.
+    known. `home`: its output is here as well. `data_set` is the private one that was made for it.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Run:
     phase: Literal["intended", "pushed", "ended", "home"] = "intended"
     version: int | None = None
     exit_code: int | None = None
+    data_set: str | None = None
 
     @property
     def url(self) -> str:
@@ -128,16 +129,14 @@ class RunStore:
 
 @dataclass(frozen=True)
 class KaggleJob:
-    """What is to run. `plan` are the arguments of `plan_training`, without the script.
+    """What is to run: `work` for `hosted_job`, with files and folders and their places.
 
-    `resume` is "last", the name of a run, or a folder with checkpoints; `extra` are local files
-    and their places on the machine.
+    `resume` is "last", the name of a run, or a folder with checkpoints.
     """
 
     script: Path
-    plan: dict[str, Any]
-    code: Path | None = None
-    extra: tuple[tuple[Path, str], ...] = ()
+    work: Mapping[str, Any]
+    sources: tuple[tuple[Path, str], ...]
     resume: str | None = None
     limit_s: float | None = None
     job: str | None = None
@@ -171,11 +170,11 @@ class KagglePlan(Outcome):
 
 def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
     """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
-    known, extra = limits(), list(job.extra)
+    known, sources = limits(), list(job.sources)
     resumes = _resolve_resume(client, store, job)
     if resumes and Path(resumes).is_absolute():
-        extra.append((Path(resumes), ""))
-    packed = pack(job.script, job.plan, code=job.code, extra=extra)
+        sources.append((Path(resumes), ""))
+    packed = pack(job.work, sources)
     asked = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
     adopted = _open_run(store, client, key)
@@ -211,12 +210,17 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
     )
 
 
-def submit(client: KaggleClient, store: RunStore, plan: KagglePlan, note: Note) -> Run:
-    """Start the planned run, or return the one that the same command has started before."""
+def submit(
+    client: KaggleClient, store: RunStore, plan: KagglePlan, note: Note, *, name: str = ""
+) -> Run:
+    """Start the planned run, or return the one that the same command has started before.
+
+    A `name` stands for the command.
+    """
     with store.alone(plan.key, wait_s=5.0):
-        run = _open_run(store, client, plan.key)
+        run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
-            name = f"{PREFIX}{_plain(Path(plan.script).stem)[:24]}-{secrets.token_hex(4)}"
+            name = name or f"{PREFIX}{_plain(Path(plan.script).stem)[:24]}-{secrets.token_hex(4)}"
             run = Run(
                 name=name.replace("--", "-"),
                 key=plan.key,
@@ -226,6 +230,7 @@ def submit(client: KaggleClient, store: RunStore, plan: KagglePlan, note: Note) 
                 out=str(Path.cwd() / name),
                 asked=client.clock.now(),
                 limit_s=plan.limit_hours * 3600,
+                data_set=None if plan.packed and plan.packed.fits_in_source else _data_slug(plan),
             )
             store.write(run)
         elif run.version:
@@ -259,7 +264,8 @@ def _push(client: KaggleClient, store: RunStore, run: Run, plan: KagglePlan, not
         # The refusal may be about a second session beside one whose reply was lost.
         if found := client.version_of(run.name):
             return found
-        store.forget(run)
+        with suppress(TpuctlError):
+            store.forget(drop_data(client, store, run))
         raise
     raise AssertionError
 
@@ -268,7 +274,8 @@ def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> di
     known, packed = limits(), plan.packed
     assert packed
     is_run = plan.resumes and not Path(plan.resumes).is_absolute()
-    data = None if packed.fits_in_source else _data_set(client, packed, note)
+    if data := run.data_set:
+        _send_data(client, data, packed, note)
     margin_s = min(float(known["margin_s"]), run.limit_s / 10)
     job = {
         "id": run.name,
@@ -294,9 +301,24 @@ def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> di
     }
 
 
-def _data_set(client: KaggleClient, packed: Packed, note: Note) -> str:
-    """Return a private data set with the archive; its name is its digest, so it is sent once."""
-    slug = f"{PREFIX}{packed.sha256[:32]}"
+def _data_slug(plan: KagglePlan) -> str:
+    """Name a data set after its content: what an interrupted command has sent is found again."""
+    assert plan.packed
+    return f"{PREFIX}{plan.packed.sha256[:32]}"
+
+
+def drop_data(client: KaggleClient, store: RunStore, run: Run) -> Run:
+    """Delete the data set that was made for a run, unless another run still needs it."""
+    if run.data_set is None:
+        return run
+    others = (each for each in store.runs(run.endpoint) if each.name != run.name)
+    if not any(each.data_set == run.data_set and each.phase != "home" for each in others):
+        client.delete_data(run.data_set)
+    return store.write(run, data_set=None)
+
+
+def _send_data(client: KaggleClient, slug: str, packed: Packed, note: Note) -> None:
+    """Send the archive as a private data set, unless it is there."""
     status = client.data_status(slug)
     if status is None:
         note(f"Uploading {format_bytes(len(packed.archive))} as the private data set {slug}.")
@@ -310,7 +332,6 @@ def _data_set(client: KaggleClient, packed: Packed, note: Note) -> str:
             raise UnavailableError(f"The data set {slug} is {status} on Kaggle, not READY.")
         client.clock.sleep(_LOOK_S)
         waited_s += _LOOK_S
-    return slug
 
 
 def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:

@@ -77,6 +77,10 @@ def _read_entry(row: object) -> TreeEntry:
     if not isinstance(row, list) or tuple(map(type, row)) != _TYPES:
         raise Refusal("bad_path", "an entry is malformed")
     entry = TreeEntry(*row)
+    try:
+        (entry.path + entry.link).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Refusal("bad_path", f"{entry.path[:80]!r} is not a valid name") from None
     is_link = entry.kind == LINK
     bad_link = "\0" in entry.link or not is_link <= len(entry.link) <= is_link * _LONGEST_PATH
     if entry.kind not in (FILE, FOLDER, LINK) or entry.size < 0 or bad_link:

@@ -1,0 +1,381 @@
+"""Run the legs of `watch --on`: a TPU that is reached over SSH, or a batch session."""
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tpuctl.clock import Clock, WallClock
+from tpuctl.cloud.connect import open_cloud
+from tpuctl.errors import (
+    DeadlineError,
+    NotFoundError,
+    QuotaExceededError,
+    StoppedError,
+    TpuctlError,
+    TryAgainError,
+    UnavailableError,
+    WrongStateError,
+)
+from tpuctl.providers.port import Provider
+from tpuctl.providers.registry import is_plane, open_provider
+from tpuctl.remote.copy import copy
+from tpuctl.remote.copy_plan import CopyPlan, Direction
+from tpuctl.remote.output import Sink
+from tpuctl.storage import open_storage
+from tpuctl.supervise.actions import Actions
+from tpuctl.supervise.loop import watch
+from tpuctl.supervise.messages import WatchResult
+from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
+from tpuctl.supervise.plan import WatchOptions, plan_on_provider, plan_watch
+from tpuctl.supervise.provider_actions import ProviderActions, Supervised
+from tpuctl.supervise.relay import (
+    PAUSE_S,
+    End,
+    Go,
+    Ledger,
+    LedgerFile,
+    Leg,
+    LegEnd,
+    Pause,
+    RelayResult,
+    next_step,
+    sum_up,
+)
+from tpuctl.supervise.state import Place, StateFile
+from tpuctl.supervise.worker_actions import ATTEMPT, RESUME, Login, WorkerActions
+from tpuctl.units import format_duration
+
+CHECKPOINTS = "TPUCTL_CHECKPOINTS"
+"""Variable of the job: the folder for its checkpoints, below the one that it runs in."""
+
+FETCH_S = 60.0
+_MOST_LOST = 5
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where the checkpoints are kept: the folder here, and the bucket if that is the place."""
+
+    folder: Path
+    bucket: str | None = None
+
+    def pull(self) -> None:
+        """Fetch what the bucket has."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.bucket:
+            stored = open_storage(self.bucket)
+            for each in stored.list():
+                stored.fetch(each.name, self.folder / each.name)
+
+    def push(self) -> None:
+        """Store what is here in the bucket."""
+        if not self.bucket:
+            return
+        stored = open_storage(self.bucket)
+        there = {each.name: each for each in stored.list()}
+        for path in sorted(self.folder.rglob("*")):
+            name = path.relative_to(self.folder).as_posix()
+            if path.is_file() and name in there:
+                stored.replace(there[name], path)
+            elif path.is_file():
+                stored.create(name, path)
+
+
+@dataclass(frozen=True)
+class RelayJob:
+    """The job: `sent` are local files and folders with their places in the job's folder."""
+
+    spec: JobSpec
+    sent: tuple[tuple[str, str], ...]
+    checkpoints: Checkpoints
+    options: WatchOptions
+    max_units: float | None = None
+    project: str | None = None
+
+
+class _LegActions(WorkerActions):
+    """A leg ends where a watch would create another TPU; its checkpoints are fetched in time."""
+
+    def carry(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
+        """Take what the leg is about."""
+        self._job, self._leg, self._on_seen = job, leg, on_seen
+        self.left, self.may_come = "", False
+        self._lost = 0
+        # A look that began while the job was followed may still run when it has ended: its copy
+        # must not replace a later one.
+        self._fetching = threading.Lock()
+        self._fetched: datetime | None = None
+        self._is_usable = False
+
+    def observe(self, state: WatchState) -> TpuObservation:
+        """Count what it uses, and fetch checkpoints now and then."""
+        seen = super().observe(state)
+        self._is_usable = seen.kind == "usable"
+        if seen.known:
+            self._on_seen(seen.known)
+        if self._is_usable and state.open and state.open.launched:
+            now = self.clock.now()
+            if self._fetched is None or now - self._fetched >= timedelta(seconds=FETCH_S):
+                self.fetch()
+                self._fetched = now
+        if seen.expired:
+            self.left = seen.why_gone or "its time to live was over"
+            return replace(seen, expired=False, on_purpose=False)
+        return seen
+
+    def create(self, state: WatchState) -> None:
+        """Create the TPU of this leg, once."""
+        if state.attempts:
+            last = state.attempts[-1].reason
+            self.left = self.left or last
+            raise WrongStateError(f"{state.name} is gone: {self.left}.")
+        try:
+            super().create(state)
+        except StoppedError:
+            raise
+        except TpuctlError as error:
+            self._lost += isinstance(error, UnavailableError)
+            if isinstance(error, UnavailableError) and self._lost < _MOST_LOST:
+                raise
+            self.left, self.may_come = str(error), isinstance(error, TryAgainError)
+            raise WrongStateError(str(error)) from error
+
+    def launch(self, spec: JobSpec, step: LaunchJob) -> None:
+        """Send the job's files and the checkpoints, and start it."""
+        kept = self._job.checkpoints.folder
+        sent = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
+        for path, place in sent:
+            self.copy_code(
+                path,
+                f"{spec.folder}/{place}" + ("/" if Path(path).is_file() else ""),
+                include_secrets=spec.include_secrets,
+            )
+        self.start(spec, step)
+
+    def variables(self, step: LaunchJob) -> Mapping[str, str]:
+        """Count the attempts of all legs."""
+        return {**super().variables(step), **_told(self._leg.number + step.number - 1)}
+
+    def delete(self, state: WatchState) -> None:
+        """Fetch the checkpoints before they are gone with the TPU."""
+        error = self.fetch() if self._is_usable else None
+        if error and state.end:
+            raise error
+        super().delete(state)
+
+    def fetch(self) -> TpuctlError | None:
+        """Fetch the checkpoints from the first worker; none yet is fine."""
+        kept, spec = self._job.checkpoints, self._job.spec
+        try:
+            hosts, access = self._workers()
+            place = f"{spec.folder}/{kept.folder.name}/"
+            plan = CopyPlan(Direction.DOWN, None, place, str(kept.folder))
+            with self._fetching:
+                done = copy(hosts[:1], access, plan)
+                if done.failures and not isinstance(done.failures[0], NotFoundError):
+                    return done.failures[0]
+                kept.push()
+        except TpuctlError as error:
+            return error
+        return None
+
+
+class _CloudLeg(_LegActions, Actions):
+    """A leg on a Cloud TPU."""
+
+
+class _ProviderLeg(_LegActions, ProviderActions):
+    """A leg on another provider that is reached over SSH."""
+
+
+def _told(number: int) -> dict[str, str]:
+    return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
+
+
+class Relay:
+    """The legs of one command; `talk` are the sink, the notes and the progress of a watch."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: tuple[str, ...],
+        job: RelayJob,
+        *,
+        store: LedgerFile,
+        sink: Sink,
+        note: Callable[[str], None],
+        **talk: Any,
+    ) -> None:
+        self._ledger, self._places, self._job, self._store = ledger, places, job, store
+        self._sink, self._note, self._talk = sink, note, talk
+        self._clock: Clock = WallClock()
+
+    def run(self) -> RelayResult:
+        """Run leg after leg until the job is done or given up; costs money."""
+        while True:
+            most = self._job.spec.max_crashes
+            step = next_step(self._ledger, self._places, max_crashes=most)
+            match step:
+                case End():
+                    self._ledger = replace(self._ledger, is_over=True)
+                    self._store.save(self._ledger)
+                    kept = self._job.checkpoints
+                    return sum_up(self._ledger, kept.bucket or str(kept.folder), step.error)
+                case Pause():
+                    self._note(f"No TPU anywhere; asking again in {format_duration(PAUSE_S)}.")
+                    self._clock.sleep(PAUSE_S)
+                    # A round without a TPU is not history: only what ran or failed is.
+                    kept_legs = tuple(leg for leg in self._ledger.legs if leg.end != "refused")
+                    self._ledger = replace(self._ledger, legs=kept_legs)
+                    self._run(Go(0))
+                case Go():
+                    self._run(step)
+
+    def _run(self, step: Go) -> None:
+        name, _, kind = self._places[step.place].partition(":")
+        try:
+            provider = open_provider(name, project=self._job.project, on_warning=self._note)
+            leg = self._ledger.open or self._new_leg(name, kind, provider)
+            self._job.checkpoints.pull()
+            is_batch = provider.abilities.reachable == "batch"
+            leg = self._run_batch(leg) if is_batch else self._run_on_workers(provider, leg)
+        except StoppedError:
+            raise
+        except TpuctlError as error:
+            leg = self._ledger.open or self._numbered(name, kind, self._clock.now())
+            hint = f" {error.hint}" if error.hint else ""
+            may_come = isinstance(error, TryAgainError)
+            leg = replace(leg, end="refused", reason=f"{error}{hint}", may_come=may_come)
+        self._keep(leg)
+        why = f": {leg.reason}" if leg.reason else ""
+        self._note(f"Part {leg.number}, on {leg.provider}: {leg.end}{why}")
+
+    def _numbered(self, provider: str, kind: str, now: datetime) -> Leg:
+        number = max((leg.number for leg in self._ledger.legs), default=0) + 1
+        return Leg(number, provider, kind, f"watch-{self._ledger.id}-{number}", now)
+
+    def _new_leg(self, name: str, kind: str, provider: Provider) -> Leg:
+        self._clock = getattr(provider, "clock", self._clock)
+        leg = self._numbered(name, kind, self._clock.now())
+        self._keep(leg)
+        return leg
+
+    def _keep(self, leg: Leg) -> Leg:
+        self._ledger = self._ledger.with_leg(leg)
+        self._store.save(self._ledger)
+        return leg
+
+    def _count(self, known: KnownTpu) -> None:
+        """Note what the open leg has used until now, so that a crash does not lose it."""
+        leg = self._ledger.open
+        if leg:
+            hours = max(0.0, (known.seen - known.created).total_seconds()) / 3600
+            rates = known.units_per_hour, known.usd_per_hour
+            units, usd = (None if rate is None else round(rate * hours, 4) for rate in rates)
+            self._keep(replace(leg, hours=round(hours, 4), units=units, usd=usd))
+
+    def _options(self, leg: Leg) -> WatchOptions:
+        """Return the options for a leg's TPU, with what is left of the budget."""
+        given = replace(self._job.options, accelerator_type=leg.accelerator_type)
+        if given.max_usd is not None:
+            left = given.max_usd - sum(each.usd or 0.0 for each in self._ledger.legs)
+            if left <= 0:
+                raise QuotaExceededError(f"The budget of {given.max_usd:g} dollars is spent.")
+            given = replace(given, max_usd=left)
+        return given
+
+    def _run_on_workers(self, provider: Provider, leg: Leg) -> Leg:
+        job, login, talk = self._job, Login("", is_given=False), self._talk
+        most = job.spec.max_crashes - self._ledger.crashes
+        spec = replace(job.spec, max_crashes=most)
+        actions: _CloudLeg | _ProviderLeg
+        if is_plane(provider):
+            cloud = open_cloud(job.project, plane=leg.provider)
+            store = StateFile(cloud.api, leg.name)
+            options = replace(self._options(leg), provider=leg.provider)
+            plan = plan_watch(cloud, leg.name, options, spec, store=store)
+            from tpuctl.remote.hosts import split_user
+
+            login = Login(split_user(leg.name)[0])
+            actions = _CloudLeg(cloud, login, sink=self._sink, note=self._note, **talk)
+        elif isinstance(provider, Supervised):
+            store = StateFile(Place(provider.abilities.name, provider.endpoint), leg.name)
+            options = replace(self._options(leg), zones=(), max_usd=None, spot=None, queued=None)
+            plan = plan_on_provider(provider, leg.name, options, spec, store=store)
+            recipe = replace(plan.watch_state.recipe, max_units=job.max_units)
+            plan = replace(plan, watch_state=replace(plan.watch_state, recipe=recipe))
+            actions = _ProviderLeg(provider, login, sink=self._sink, note=self._note, **talk)
+        else:
+            raise provider.abilities.refuse("watch")
+        self._clock = actions.clock
+        actions.carry(job, leg, self._count)
+        with store.alone():
+            state = plan.watch_state
+            ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
+        return _concluded(self._ledger.open or leg, ended, actions)
+
+    def _run_batch(self, leg: Leg) -> Leg:
+        """Run the job in a session on Kaggle; a run that is known is followed to its end."""
+        from tpuctl.providers.kaggle.client import KaggleClient
+        from tpuctl.providers.kaggle.follow import finish, follow
+        from tpuctl.providers.kaggle.runs import PREFIX, KaggleJob, RunStore, plan_run, submit
+
+        client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
+        self._clock, name = client.clock, f"{PREFIX}{leg.name}"
+        run = store.find(name)
+        if run is None or not run.version:
+            spec = self._job.spec
+            sources = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
+            asked = KaggleJob(
+                Path(spec.command[-1]),
+                {"command": spec.command, "env": {**spec.env, **_told(leg.number)}},
+                tuple((Path(path), place) for path, place in sources),
+                limit_s=self._job.options.ttl_s,
+                job=leg.name,
+            )
+            planned = plan_run(client, store, asked)
+            leg = self._keep(replace(leg, hours_before=client.quota().used_hours))
+            run = submit(client, store, planned, self._note, name=name)
+        ended = follow(client, store, run, sink=self._sink, note=self._note)
+        done = finish(client, store, run, ended, on_progress=lambda progress: None)
+        if (fetched := Path(run.out) / kept.name).is_dir():
+            shutil.copytree(fetched, kept, dirs_exist_ok=True)
+            self._job.checkpoints.push()
+        used = max(0.0, client.quota().used_hours - leg.hours_before)
+        leg = replace(leg, hours=round(used, 4), usd=0.0, exit_code=done.returncode)
+        if not done.failures:
+            return replace(leg, end="done")
+        error = done.failures[0]
+        end: LegEnd = "ended"
+        if isinstance(error, TryAgainError) and not isinstance(error, DeadlineError):
+            end = "refused"
+        is_crash = done.returncode and not isinstance(error, TryAgainError)
+        return replace(
+            leg,
+            end="crash" if is_crash else end,
+            crashes=int(bool(is_crash)),
+            reason=str(error),
+            may_come=end == "refused",
+        )
+
+
+def _concluded(leg: Leg, ended: WatchResult, actions: _LegActions) -> Leg:
+    last, error = (ended.attempts[-1] if ended.attempts else None), ended.error
+    end: LegEnd = "ended" if last else "refused"
+    if error is None:
+        end = "done"
+    elif not actions.left and last and last.cause in ("crash", "stopped"):
+        end = last.cause
+    reason = actions.left or (last.reason if last else "") or str(error or "")
+    return replace(
+        leg,
+        end=end,
+        reason=reason if error else "",
+        exit_code=last.exit_code if last else None,
+        crashes=ended.crashes,
+        may_come=actions.may_come,
+    )
