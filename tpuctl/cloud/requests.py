@@ -77,13 +77,9 @@ def submit(
 
     try:
         accepted = _send(api, journal, entry, send, timeout_s)
-        if accepted.create_id != entry.create_id and plan.provider == GCE:
-            # An interrupted create is resumed, which may have made only some parts of a slice.
-            resumed = request_for(plan, offer, project=api.project, create_id=accepted.create_id)
-            if is_incomplete(read_resource(api, accepted)):
-                operation = api.create_node(resumed)
-                return journal.update(accepted, operation=operation.name)
-        return accepted
+        if accepted.create_id == entry.create_id:
+            return accepted
+        return _complete(api, journal, accepted, plan, offer)
     except UnavailableError as error:
         raise UnavailableError(
             f"{str(error).rstrip('.')}. It is unknown whether {entry.name} was created there.",
@@ -123,9 +119,17 @@ def _send(
             raise refusal
 
 
-def is_incomplete(resource: Resource | None) -> bool:
-    """Whether only parts of a slice exist, and no group of VMs."""
-    return isinstance(resource, Node) and resource.state == INCOMPLETE
+def _complete(
+    api: TpuApi, journal: Journal, entry: JournalEntry, plan: CreatePlan, offer: Offer
+) -> JournalEntry:
+    """Make what an interrupted create has not made: it may have made only parts of a slice."""
+    if plan.provider != GCE:
+        return entry
+    resource = read_resource(api, entry)
+    if not isinstance(resource, Node) or resource.state != INCOMPLETE:
+        return entry
+    request = request_for(plan, offer, project=api.project, create_id=entry.create_id)
+    return journal.update(entry, operation=api.create_node(request).name)
 
 
 def read_resource(api: TpuApi, entry: JournalEntry) -> Resource | None:

@@ -1,11 +1,12 @@
 """What Compute Engine offers of each generation: machine types, images, disks, zones and prices."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from tpuctl.errors import InvalidArgumentError
+from tpuctl.errors import InvalidArgumentError, UsageError
 from tpuctl.hardware.types import (
     AcceleratorType,
     Price,
@@ -114,3 +115,30 @@ def model_of(source: Any) -> Literal["on_demand", "spot", "flex", "reserved"]:
 def is_tpu_machine(machine_type: str) -> bool:
     """Whether a machine type has TPUs, also of a generation that we do not know."""
     return _MACHINE.fullmatch(machine_type) is not None
+
+
+@cache
+def types_of_machines(machine_types: frozenset[str]) -> tuple[str, ...]:
+    """List the known types that are made of some machine types."""
+    return tuple(kind.accelerator_type for kind in _kinds() if kind.machine_type in machine_types)
+
+
+@cache
+def type_of_machine(machine_type: str, hosts: int) -> str | None:
+    """Return the type of a slice of that many machines; None for an unknown machine type."""
+    for kind in _kinds():
+        if kind.workers == 1 and kind.machine_type == machine_type.removesuffix("-tpu"):
+            prefix, _, number = kind.accelerator_type.rpartition("-")
+            return f"{prefix}-{int(number) * hosts}"
+    return None
+
+
+@cache
+def _kinds() -> tuple[AcceleratorType, ...]:
+    """Describe the known types in powers of two."""
+    found = []
+    for family in load_data("families")["families"]:
+        for power in range(15):
+            with suppress(UsageError):
+                found.append(describe(f"{family['prefix']}-{2**power}"))
+    return tuple(found)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -240,41 +239,11 @@ def types_by_zone() -> dict[str, tuple[str, ...]]:
     """List the known types of each zone: whole hosts and powers of two."""
     found: dict[str, list[str]] = {}
     for family in _families():
-        for name, chips in _sizes_to_list(family):
-            for zone in _zones(family, chips):
+        for chips in (2**power for power in range(14)):
+            name = f"{family['prefix']}-{chips * _units_per_chip(family)}"
+            for zone in _zones(family, chips) if _exists(family, chips) else ():
                 found.setdefault(zone, []).append(name)
     return {zone: tuple(names) for zone, names in sorted(found.items())}
-
-
-def types_of_machines(machine_types: Set[str]) -> tuple[str, ...]:
-    """List the known types that are made of some machine types."""
-    return tuple(
-        name
-        for family in _families()
-        for name, chips in _sizes_to_list(family)
-        if _host(family, chips)["machine_type"] in machine_types
-    )
-
-
-def type_of_machine(machine_type: str, hosts: int) -> str | None:
-    """Return the type of a slice of that many machines; None for an unknown machine type."""
-    for family in _families():
-        for chips, host in family["hosts"].items():
-            if host["machine_type"] == machine_type.removesuffix("-tpu"):
-                return f"{family['prefix']}-{int(chips) * hosts * _units_per_chip(family)}"
-    return None
-
-
-def _sizes_to_list(family: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    for chips in (2**power for power in range(14)):
-        if _exists(family, chips):
-            yield f"{family['prefix']}-{chips * _units_per_chip(family)}", chips
-
-
-def _host(family: dict[str, Any], chips: int) -> dict[str, Any]:
-    per_worker = chips if chips in family["host_chips"] else family["pod_host_chips"]
-    host: dict[str, Any] = family["hosts"][str(per_worker)]
-    return host
 
 
 def usd_per_hour(accelerator_type: str, zone: str, *, spot: bool = False) -> float | None:

@@ -28,8 +28,7 @@ from tpuctl.cloud.models import (
 )
 from tpuctl.cloud.retry import RetryPolicy
 from tpuctl.errors import NotFoundError, TpuctlError, UnsupportedError
-from tpuctl.hardware.compute_engine import is_tpu_machine
-from tpuctl.hardware.types import types_of_machines
+from tpuctl.hardware.compute_engine import is_tpu_machine, types_of_machines
 
 _TPU_MACHINES = 'name eq "(ct|tpu).*"'
 _AT_ONCE = 16
