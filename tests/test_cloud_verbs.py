@@ -6,8 +6,8 @@ import pytest
 
 import tpuctl
 from tests.cloud_world import CloudWorld
-from tests.tpus import FAR, HERE, ask, nodes_of
-from tpuctl.cloud.models import LABEL_TTL_S
+from tests.tpus import FAR, HERE, ask, ask_with_ttl, nodes_of
+from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.tpu import Tpu
 from tpuctl.errors import UnavailableError
 
@@ -17,7 +17,7 @@ Worlds = Callable[..., CloudWorld]
 def test_the_day_of_a_tpu_in_python(world: Worlds) -> None:
     here = world({"time_scale": 500, "provision_s": 20, "delete_s": 20}, real_time=True)
     ask(here, "t1")
-    ask(here, "t2", zone=FAR, labels={LABEL_TTL_S: "1"})
+    ask_with_ttl(Journal(), here, "t2", 1, zone=FAR)
     waited = tpuctl.wait("t1")
     assert waited.tpu
     assert [tpu.name for tpu in tpuctl.list(zone=HERE).tpus] == ["t1"]
