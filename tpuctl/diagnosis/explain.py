@@ -337,7 +337,7 @@ def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog 
 
     def order(item: tuple[str, _Hit]) -> tuple[object, ...]:
         hit = item[1]
-        follows = hit.failure.kind != "cause"
+        follows = hit.failure.kind not in ("cause", "general")
         when = hit.time if timed else ()
         return (follows, when, 0 if separate else hit.line, item[0])
 
@@ -356,7 +356,7 @@ def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog 
 
 def _root(reader: _Reader) -> _Hit | None:
     """Return what explains a worker's failure best: its first cause, or what it followed."""
-    kinds = ("cause", "consequence", "wrapper")
+    kinds = ("cause", "general", "consequence", "wrapper")
     hits = [hit for hit in reader.first.values() if hit.failure.kind in kinds]
     return min(hits, key=lambda hit: (kinds.index(hit.failure.kind), hit.line), default=None)
 
