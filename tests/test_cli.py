@@ -322,6 +322,7 @@ def unnamed_options(source: str) -> list[str]:
 
 
 def test_every_option_is_there_with_the_typer_that_colab_has() -> None:
+    # A failure is fixed with the flag: Option("--zone", metavar="ZONE").
     assert unnamed_options('Zone = Annotated[str, Option(metavar="ZONE")]') == ["Zone"]
     assert unnamed_options('def f(job: Annotated[str, typer.Option(metavar="JOB")]): 0') == ["job"]
     for path in (ROOT / "tpuctl" / "cli").glob("*.py"):
