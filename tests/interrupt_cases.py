@@ -39,8 +39,9 @@ def images(seed=0):
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, byte for byte."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """Every file below a folder, byte for byte, without what Python keeps of its modules."""
+    there = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    files = sorted(path for path in there if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

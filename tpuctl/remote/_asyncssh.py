@@ -13,50 +13,17 @@ from typing import Any
 from tpuctl.errors import (
     HostKeyError,
     InvalidArgumentError,
-    MissingExtraError,
     TpuctlError,
     WorkerAuthError,
     WorkerError,
     WorkerUnreachableError,
 )
+from tpuctl.remote._known_hosts import HostKeyRules, host_key_rules, jump_hosts, public_line
+from tpuctl.remote._private_keys import PrivateKeys, asyncssh, load_keys
 from tpuctl.remote.access import Access, HostKeys, host_key_changed
 from tpuctl.remote.connection import STDERR_BYTES, Connect, connection_lost
 from tpuctl.remote.hosts import Host
 from tpuctl.settings import home, user_name
-
-
-@contextmanager
-def _empty_path() -> Iterator[None]:
-    """Set PATH so that no program is found.
-
-    asyncssh looks for two optional libraries, and Python's `find_library` runs gcc and ld for those
-    that the loader does not list: a third of the import time.
-    """
-    before = os.environ.get("PATH")
-    os.environ["PATH"] = os.devnull
-    try:
-        yield
-    finally:
-        del os.environ["PATH"]
-        if before is not None:
-            os.environ["PATH"] = before
-
-
-try:
-    with _empty_path():
-        import asyncssh
-except ModuleNotFoundError as error:
-    raise MissingExtraError("Connecting to a worker", extra="ssh", module="asyncssh") from error
-
-
-# It imports asyncssh, too.
-from tpuctl.remote._known_hosts import (  # noqa: E402
-    HostKeyRules,
-    host_key_rules,
-    jump_hosts,
-    public_line,
-)
-from tpuctl.remote._private_keys import PrivateKeys, load_keys  # noqa: E402
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as time_limit

@@ -13,9 +13,8 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-import asyncssh
-
 from tpuctl.errors import HostKeyError
+from tpuctl.remote._private_keys import asyncssh
 from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS
 from tpuctl.remote.hosts import SSH_PORT, Host, parse_hosts
 from tpuctl.settings import home

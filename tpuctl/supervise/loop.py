@@ -206,7 +206,8 @@ class _Watch:
 
     def _delete_at_end(self) -> bool:
         """Delete the TPU; a failure is only a note, so that it does not hide how the job ended."""
-        self._note(f"Deleting {self._state.name}.")
+        zone = self._seen.tpu.zone
+        self._note(f"Deleting {self._state.name}{f' in {zone}' if zone else ''}.")
         try:
             self._actions.delete(self._state)
         except StoppedError:
