@@ -1,0 +1,116 @@
+"""The Keras templates stopped, resumed, and begun with the weights of others."""
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training_runs import (
+    different,
+    interrupt,
+    refused,
+    said,
+    train,
+    weights,
+    write_digits,
+)
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 pictures of the digits 0, 1 and 2, presized to 32x32."""
+    return write_digits(tmp_path_factory.mktemp("shards"))
+
+
+# fashion-mnist and imdb-lstm share all of this with mnist-cnn, word for word: test_templates.py.
+SMALL = ("--data", "fake", "--examples", 112, "--batch-size", 16)
+SHARDS = ("--data", "shards", "--batch-size", 16)
+
+
+@pytest.mark.parametrize(
+    ("template", "backend", "number", "exit_code", "after", "options"),
+    [
+        ("mnist-cnn", "tensorflow", signal.SIGTERM, 143, "Epoch 2", SMALL),
+        ("mnist-cnn", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL),
+        ("images", "tensorflow", signal.SIGKILL, -9, "Epoch 2", SHARDS),
+    ],
+)
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
+    tmp_path: Path,
+    shards: Path,
+    template: str,
+    backend: str,
+    number: signal.Signals,
+    exit_code: int,
+    after: str,
+    options: tuple[object, ...],
+) -> None:
+    options = tuple(shards if word == "shards" else word for word in options)
+    # Every third step is in the middle of nearly every epoch.
+    options = (*options, "--cpu-devices", 2, "--save-every", 3)
+    out = tmp_path / "parts"
+    endless = (*options, "--epochs", 10_000)
+    assert interrupt(template, backend, out, number, after, *endless) == exit_code
+    with np.load(out / "checkpoint.npz") as saved:
+        done = int(saved["step"])
+    steps = done + 5
+    parts = train(template, backend, out, *options, "--steps", steps)
+    assert parts["resumed_after_step"] == done > 0
+    whole = train(template, backend, tmp_path / "whole", *options, "--steps", steps)
+    assert whole["resumed_after_step"] == 0
+    assert different(weights(Path(whole["model"])), weights(Path(parts["model"]))) == []
+    assert [entry["steps"] for entry in whole["executed"]] == [steps, steps]
+    assert [entry["examples"] for entry in whole["executed"]] == [steps * 8] * 2
+    # A finished run that is asked for more goes on from its end.
+    more = train(template, backend, out, *options, "--steps", steps + 2)
+    assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
+
+
+@pytest.mark.parametrize("template", ["mnist-cnn", "images"])
+def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
+    tmp_path: Path, template: str
+) -> None:
+    small = ("--image-size", 16) if template == "images" else ("--examples", 64)
+    options = ("--data", "fake", "--batch-size", 16, *small)
+    first = train(template, "jax", tmp_path, *options, "--steps", 2)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    told = refused(template, "jax", tmp_path, *options, "--steps", 4, "--learning-rate", 0.5)
+    assert "0.001" in told
+    assert "0.5" in told
+    assert "--overwrite" in told
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert "2 steps are done already" in said(template, "jax", tmp_path, *options, "--steps", 2)
+    # Two devices instead of one compute the same: the run goes on.
+    more = train(template, "jax", tmp_path, *options, "--steps", 3, "--cpu-devices", 2)
+    assert (more["resumed_after_step"], more["replicas"]) == (2, 2)
+    again = (*options, "--steps", 2, "--learning-rate", 0.5, "--overwrite")
+    assert train(template, "jax", tmp_path, *again)["resumed_after_step"] == 0
+    assert first["learning_rate"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("template", "backend", "model"),
+    [("mnist-cnn", "jax", "model.keras"), ("custom-loop", "tensorflow", "model.npz")],
+)
+def test_another_run_begins_with_the_weights_that_are_given(
+    tmp_path: Path, template: str, backend: str, model: str
+) -> None:
+    options = (
+        "--data",
+        "fake",
+        "--batch-size",
+        8,
+        *(("--examples", 64) if model[-1] == "s" else ()),
+    )
+    first = train(template, backend, tmp_path / "1", *options, "--epochs", 12)
+    given = ("--restore", tmp_path / "1" / model, "--learning-rate", 1e-6)
+    again = train(template, backend, tmp_path / "2", *options, *given, "--epochs", 1)
+    assert again["resumed_after_step"] == 0
+    assert again["test_accuracy"] == pytest.approx(first["test_accuracy"], abs=0.15)
+    assert [set(epoch) >= {"epoch", "val_accuracy"} for epoch in first["epochs"]] == [True] * 12
+    assert len((tmp_path / "1" / "log.csv").read_text().splitlines()) >= 12
+    missing = refused(template, backend, tmp_path / "3", *options, "--restore", "no.keras")
+    assert "--restore no.keras: " in missing
