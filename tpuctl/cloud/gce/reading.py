@@ -113,7 +113,7 @@ def node_of_slice(group: Json, instances: Sequence[Json], managed: Sequence[Json
 def with_departure(node: Node, departure: Departure | None) -> Node:
     """Say why a TPU or some VMs of a slice have stopped."""
     state = _DEAD.get(departure.cause) if departure else None
-    return replace(node, state=state) if state else node
+    return replace(node, state=state, health_description=str(departure)) if state else node
 
 
 def node_of_mark(mark: Mark) -> Node:

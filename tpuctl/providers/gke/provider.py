@@ -42,6 +42,8 @@ class Gke:
         reachable="batch",
         instead={
             "create": f"GKE takes whole jobs: {_LAUNCH}",
+            "offers": "Its node pools cost the same with and without a job. To see whether the "
+            f"cluster has nodes for one: {_LAUNCH} --dry-run",
             "SSH": "tpuctl logs NAME --follow, or kubectl exec",
         },
     )
