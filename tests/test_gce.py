@@ -15,6 +15,7 @@ from tests.conftest import Tpuctl
 from tests.gce_world import PLAIN, ZONE, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, NotCreated, create
+from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.gc import find_orphans
 from tpuctl.cloud.gce.bodies import group_body, instance_body, mark_of, read_mark, template_body
 from tpuctl.cloud.journal import Journal
@@ -424,7 +425,7 @@ def test_a_refused_slice_leaves_no_parts(world: Worlds, monkeypatch: pytest.Monk
 
 
 def test_parts_of_a_slice_are_deleted_by_name_and_hold_no_chips(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = "compute_instance_group_managers_insert"
     lost = [{"on": method, "zone": "*", "nth": n, "error": "unavailable"} for n in range(1, 9)]
@@ -432,10 +433,20 @@ def test_parts_of_a_slice_are_deleted_by_name_and_hold_no_chips(
     assert isinstance(make(here.api, "s1", "v6e-16"), NotCreated)
     left = here.api.list_nodes(ALL_ZONES, leftovers=True).items
     assert [node.state for node in left] == ["INCOMPLETE"]
-    plan = tpuctl("delete", "s1", "--dry-run", "--json").data
-    assert (plan["tpus"][0]["state"], plan["freed_chips"]) == ("INCOMPLETE", 0)
-    assert tpuctl("delete", "s1", "--yes").exit_code == 0
+    plan = plan_delete(here.api, ["s1"], journal=Journal())
+    assert (plan.tpus[0].state, plan.freed_chips) == ("INCOMPLETE", 0)
+    assert delete(here.api, plan, journal=Journal()).failures == ()
     assert here.api.list_nodes(ALL_ZONES, leftovers=True).items == ()
+
+
+def test_a_slice_is_made_although_the_service_was_away_at_its_last_part(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "compute_instance_group_managers_insert"
+    here = open_gce(
+        world, monkeypatch, {**PLAIN, "faults": [{"on": method, "error": "unavailable"}]}
+    )
+    assert isinstance(make(here.api, "s1", "v6e-16"), Created)
 
 
 def test_a_waiting_flex_start_is_pending_all_the_time(
@@ -458,7 +469,7 @@ def test_a_waiting_flex_start_is_pending_all_the_time(
 def test_a_host_error_of_a_slice_is_shown(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
 ) -> None:
-    event = {"on": "instance", "name": "s1-w-1", "event": "host_error", "at_s": 900}
+    event = {"on": "instance", "name": "s1-w-002", "event": "host_error", "at_s": 900}
     here = open_gce(world, monkeypatch, {**PLAIN, "faults": [event]})
     assert isinstance(make(here.api, "s1", "v6e-16"), Created)
     assert "machine failed" not in tpuctl("show", "s1").stdout

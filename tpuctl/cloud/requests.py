@@ -123,9 +123,10 @@ def _send(
         # Either the name is taken, perhaps by our own request whose reply was lost, or the reply
         # was lost just now. Only the label tells.
         resource = read_resource(api, entry)
-        if resource and is_of(resource, entry):
+        is_own = resource is not None and is_of(resource, entry)
+        if resource and is_own and resource.state != INCOMPLETE:
             return journal.update(entry, phase="accepted", created=resource.created)
-        if resource and resource.state != "DELETING":
+        if resource and not is_own and resource.state != "DELETING":
             return _adopt(api, journal, entry, resource)
         lost += isinstance(refusal, UnavailableError)
         polling = polling or Polling(api.clock, timeout_s=timeout_s)

@@ -105,7 +105,9 @@ class CloudTpu:
                 reached.access,
                 wanted or {},
                 chips=plan.chips,
-                on_step=lambda step: on_progress(Progress(f"{plan.name}: {step}", 0, unit="s")),
+                on_step=lambda step: on_progress(
+                    Progress(f"{node.name} in {node.zone}", 0, unit="s", note=f"setup, {step}")
+                ),
             )
 
         return create_planned(
