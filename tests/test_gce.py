@@ -501,3 +501,35 @@ def test_a_create_that_is_killed_in_its_setup_is_resumed(
     taken = again(lambda node: ready.append("not again"))
     assert isinstance(taken, NotCreated)
     assert ready == ["t1"]
+
+
+@pytest.mark.parametrize(
+    ("event", "state", "words"),
+    [
+        ("preempt", "PREEMPTED", "it was preempted at"),
+        ("expire", "TERMINATED", "its time to live ended at"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])
+def test_a_vm_that_the_service_is_ending_is_not_taken_for_one_that_a_user_stopped(
+    world: Worlds,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    event: str,
+    state: str,
+    words: str,
+) -> None:
+    ends = {"on": "instance", "name": "t1*", "event": event, "at_s": 600}
+    here = open_gce(world, monkeypatch, {**PLAIN, "delete_s": 400, "faults": [ends]})
+    assert isinstance(make(here.api, kind=kind, spot=True, ttl_s=7200), Created)
+    here.clock.sleep(650)
+    node = here.api.get_node("t1", zone=ZONE)
+    assert (node.state, words in node.health_description) == (state, True)
+
+
+def test_a_vm_that_is_being_deleted_says_so(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = open_gce(world, monkeypatch)
+    assert isinstance(make(here.api), Created)
+    here.api.delete_node("t1", zone=ZONE)
+    node = here.api.get_node("t1", zone=ZONE)
+    assert (node.state, "deleted it" in node.health_description) == ("DELETING", True)

@@ -102,7 +102,7 @@ class Slices:
             if (error := error_of_operation(each.get("lastAttempt") or {}, context))
         ]
         is_short = len(members) < int(group.get("targetSize") or 0)
-        if node.state in ("STOPPED", "CREATING") and (node.state == "STOPPED" or is_short):
+        if node.state in ("STOPPED", "STOPPING") or (node.state == "CREATING" and is_short):
             cause = self._why_gone(node.name, node.zone, node.created)
             node = reading.with_departure(node, cause)
         # A flex-start waits through a lack of capacity; everything else is refused by it.
