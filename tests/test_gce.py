@@ -25,7 +25,7 @@ from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.cloud.requests import reconcile
 from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
-from tpuctl.providers.planes import choose_plane
+from tpuctl.providers.planes import choose_plane, plane_to_watch
 from tpuctl.remote.setup import recipes, set_up
 
 Made = Created | NotCreated
@@ -533,3 +533,12 @@ def test_a_vm_that_is_being_deleted_says_so(world: Worlds, monkeypatch: pytest.M
     here.api.delete_node("t1", zone=ZONE)
     node = here.api.get_node("t1", zone=ZONE)
     assert (node.state, "deleted it" in node.health_description) == ("DELETING", True)
+
+
+def test_watch_creates_a_missing_tpu_on_the_control_plane_that_is_set(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_gce(world, monkeypatch)
+    assert plane_to_watch("new", "v6e-16", ZONE, None) == "cloud-tpu"
+    monkeypatch.setenv("TPUCTL_PROVIDER", "gce")
+    assert plane_to_watch("new", "v6e-16", ZONE, None) == "gce"
