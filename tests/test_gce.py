@@ -15,14 +15,17 @@ from tests.conftest import Tpuctl
 from tests.gce_world import PLAIN, ZONE, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, NotCreated, create
+from tpuctl.cloud.delete import delete, plan_delete
+from tpuctl.cloud.gc import find_orphans
 from tpuctl.cloud.gce.bodies import group_body, instance_body, mark_of, read_mark, template_body
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.list import list_tpus
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
+from tpuctl.cloud.requests import reconcile
 from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
-from tpuctl.providers.planes import choose_plane
+from tpuctl.providers.planes import choose_plane, plane_to_watch
 from tpuctl.remote.setup import recipes, set_up
 
 Made = Created | NotCreated
@@ -408,3 +411,134 @@ def test_an_unknown_setup_is_wrong_usage(
     open_gce(world, monkeypatch)
     words = ["create", "t1", "--type", "v6e-4", "--zone", ZONE, "--setup", "keras", "--yes"]
     assert tpuctl(*words).exit_code == 2
+
+
+def test_a_refused_slice_leaves_no_parts(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = "compute_instance_group_managers_insert"
+    refusal = {"on": method, "zone": "*", "error": "quota", "where": "rpc"}
+    here = open_gce(world, monkeypatch, {**PLAIN, "faults": [refusal]})
+    made = make(here.api, "s1", "v6e-16")
+    assert isinstance(made, NotCreated)
+    assert made.error.code == "quota_exceeded"
+    assert here.api.list_nodes(ALL_ZONES, leftovers=True).items == ()
+    assert isinstance(make(here.api, "s1", "v6e-16"), Created)
+
+
+def test_parts_of_a_slice_are_deleted_by_name_and_hold_no_chips(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "compute_instance_group_managers_insert"
+    lost = [{"on": method, "zone": "*", "nth": n, "error": "unavailable"} for n in range(1, 9)]
+    here = open_gce(world, monkeypatch, {**PLAIN, "faults": lost})
+    assert isinstance(make(here.api, "s1", "v6e-16"), NotCreated)
+    left = here.api.list_nodes(ALL_ZONES, leftovers=True).items
+    assert [node.state for node in left] == ["INCOMPLETE"]
+    plan = plan_delete(here.api, ["s1"], journal=Journal())
+    assert (plan.tpus[0].state, plan.freed_chips) == ("INCOMPLETE", 0)
+    assert delete(here.api, plan, journal=Journal()).failures == ()
+    assert here.api.list_nodes(ALL_ZONES, leftovers=True).items == ()
+
+
+def test_a_slice_is_made_although_the_service_was_away_at_its_last_part(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "compute_instance_group_managers_insert"
+    here = open_gce(
+        world, monkeypatch, {**PLAIN, "faults": [{"on": method, "error": "unavailable"}]}
+    )
+    assert isinstance(make(here.api, "s1", "v6e-16"), Created)
+
+
+def test_a_waiting_flex_start_is_pending_all_the_time(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zones = {**PLAIN["zones"], ZONE: {"pools": {"flex": {"0": 0, "1200": 64}}}}
+    here = open_gce(world, monkeypatch, {**PLAIN, "zones": zones})
+    seen: list[str] = []
+    options = CreateOptions("f1", "v6e-4", (ZONE,), provider="gce", flex=True, ttl_s=3600)
+    made = create(
+        here.api, complete_plan(here.api, plan_create(options)), journal=Journal(),
+        on_progress=lambda progress: seen.append(progress.note),
+    )  # fmt: skip
+    assert isinstance(made, Created)
+    changes = [note for note, before in zip(seen, ["", *seen], strict=False) if note != before]
+    assert len(changes) <= 5, changes
+    assert seen.count("PENDING") > 20
+
+
+def test_a_host_error_of_a_slice_is_shown(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    event = {"on": "instance", "name": "s1-w-002", "event": "host_error", "at_s": 900}
+    here = open_gce(world, monkeypatch, {**PLAIN, "faults": [event]})
+    assert isinstance(make(here.api, "s1", "v6e-16"), Created)
+    assert "machine failed" not in tpuctl("show", "s1").stdout
+    here.clock.sleep(1000)
+    shown = tpuctl("show", "s1")
+    assert "its machine failed at" in shown.stdout
+
+
+def test_a_create_that_is_killed_in_its_setup_is_resumed(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    ready: list[str] = []
+
+    def again(act: Any) -> Made:
+        plan = plan_create(CreateOptions("t1", "v6e-4", (ZONE,), provider="gce"))
+        return create(here.api, complete_plan(here.api, plan), journal=Journal(), set_up=act)
+
+    def fail(node: Any) -> None:
+        raise WorkerError("the step 'install' failed")
+
+    with pytest.raises(WorkerError):
+        again(fail)
+    reconcile(here.api, Journal())
+    assert find_orphans(here.api, journal=Journal()).found == ()
+    made = again(lambda node: ready.append(node.name))
+    assert isinstance(made, Created)
+    assert ready == ["t1"]
+    taken = again(lambda node: ready.append("not again"))
+    assert isinstance(taken, NotCreated)
+    assert ready == ["t1"]
+
+
+@pytest.mark.parametrize(
+    ("event", "state", "words"),
+    [
+        ("preempt", "PREEMPTED", "it was preempted at"),
+        ("expire", "TERMINATED", "its time to live ended at"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])
+def test_a_vm_that_the_service_is_ending_is_not_taken_for_one_that_a_user_stopped(
+    world: Worlds,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    event: str,
+    state: str,
+    words: str,
+) -> None:
+    ends = {"on": "instance", "name": "t1*", "event": event, "at_s": 600}
+    here = open_gce(world, monkeypatch, {**PLAIN, "delete_s": 400, "faults": [ends]})
+    assert isinstance(make(here.api, kind=kind, spot=True, ttl_s=7200), Created)
+    here.clock.sleep(650)
+    node = here.api.get_node("t1", zone=ZONE)
+    assert (node.state, words in node.health_description) == (state, True)
+
+
+def test_a_vm_that_is_being_deleted_says_so(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = open_gce(world, monkeypatch)
+    assert isinstance(make(here.api), Created)
+    here.api.delete_node("t1", zone=ZONE)
+    node = here.api.get_node("t1", zone=ZONE)
+    assert (node.state, "deleted it" in node.health_description) == ("DELETING", True)
+
+
+def test_watch_creates_a_missing_tpu_on_the_control_plane_that_is_set(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_gce(world, monkeypatch)
+    assert plane_to_watch("new", "v6e-16", ZONE, None) == "cloud-tpu"
+    monkeypatch.setenv("TPUCTL_PROVIDER", "gce")
+    assert plane_to_watch("new", "v6e-16", ZONE, None) == "gce"

@@ -157,4 +157,5 @@ def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(
         delete_at_end=True,
     )  # fmt: skip
     assert [attempt.cause for attempt in done.attempts] == ["preempted", "done"]
+    assert "it was preempted at" in done.attempts[0].reason
     assert left(here.api) == {}

@@ -131,6 +131,7 @@ def test_a_job_is_listed_stopped_and_deleted(cluster: Clusters, tpuctl: Tpuctl) 
     assert tpuctl("ssh", "nap").exit_code == 2
     done = tpuctl("delete", "nap", "--yes", "--json")
     assert (done.exit_code, done.data["tpus"][0]["outcome"]) == (0, "deleted")
+    assert "gcloud storage rm gs://" in done.stderr
     assert tpuctl("delete", "nap", "--yes").exit_code != 0
 
 
@@ -416,3 +417,10 @@ def test_a_job_in_another_cluster_is_neither_gone_nor_taken_for_one_of_its_name(
     assert again.document["errors"][0]["code"] in ("already_exists", "not_found")
     config.write_text(config.read_text().replace('"namespace": "other"', '"namespace": "default"'))
     assert tpuctl("delete", "nap", "--yes").exit_code == 0
+
+
+def test_gke_has_no_prices_and_says_what_to_do_instead(tpuctl: Tpuctl) -> None:
+    refused = tpuctl("offers", "--provider", "gke")
+    assert refused.exit_code != 0
+    assert "had now" not in refused.stderr
+    assert "--on gke" in refused.stderr

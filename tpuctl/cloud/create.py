@@ -64,6 +64,7 @@ def create(
     journal: Journal,
     wait: bool = True,
     timeout_s: float | None = None,
+    set_up: Callable[[Node], None] = lambda _: None,
     on_interrupt: Callable[[], Choice] = lambda: "cancel",
     on_progress: OnProgress = silent,
     on_attempt: OnAttempt = lambda _: None,
@@ -71,11 +72,14 @@ def create(
     """Create the planned TPU, which costs money, and wait until every worker can be reached.
 
     `timeout_s` applies to each zone, or to the whole wait of queued requests; the default is LAND_S
-    for a zone and no limit for a queue. Raises StoppedError on Ctrl-C, once `on_interrupt` has
-    decided what happens to the requests in progress.
+    for a zone and no limit for a queue. `set_up` prepares a TPU that is ready; until it has, the
+    create counts as interrupted, and the same create resumes it. Raises StoppedError on Ctrl-C,
+    once `on_interrupt` has decided what happens to the requests in progress.
     """
     with journal.session() as session:
-        creation = _Creation(api, plan, journal, session, timeout_s, on_progress, on_attempt)
+        creation = _Creation(
+            api, plan, journal, session, timeout_s, set_up, on_progress, on_attempt
+        )
         try:
             return creation.race(wait=wait) if plan.queued else creation.search(wait=wait)
         except KeyboardInterrupt as interrupt:
@@ -95,6 +99,7 @@ class _Creation:
     journal: Journal
     session: str
     timeout_s: float | None
+    set_up: Callable[[Node], None]
     on_progress: OnProgress
     on_attempt: OnAttempt
     attempts: list[ZoneAttempt] = field(default_factory=list)
@@ -212,6 +217,7 @@ class _Creation:
             return None
         winner, node = ready
         self._cancel([each for each in requests if each is not winner], f"{node.zone} was first")
+        self.set_up(node)
         self._note(ZoneAttempt(node.zone, "ready", "", winner.waited_s))
         # Last of all: if we are killed before this, the same command resumes the request.
         known = {"node_id": node.id, "created": node.created}

@@ -222,7 +222,7 @@ def plan_group_deletion(group: ResourceGroup, *, name: str | None = None) -> Tpu
         zone=lead.zone,
         state=lead.state,
         accelerator_type=lead.accelerator_type,
-        chips=kind.chips * how_many if kind else None,
+        chips=0 if lead.state == "INCOMPLETE" else kind.chips * how_many if kind else None,
         usd_per_hour=round(sum(known), 4) if len(known) == len(prices) else None,
         queued_resource=queued.name if queued else None,
         takes_along=tuple(node.name for node in group.nodes if node is not lead),

@@ -162,7 +162,9 @@ class PendingRequest:
         if operation.error:
             return RequestStatus("FAILED", lost=self._reason(operation.error))
         if not operation.done:
-            return RequestStatus("CREATING")
+            # What the node says, as PENDING, is more than the operation tells.
+            known = self.state.partition(", no news")[0]
+            return RequestStatus("CREATING" if known == "accepted" else known)
         self._operation = None
         return self._status_of(operation.node) if operation.node else self._poll_node()
 

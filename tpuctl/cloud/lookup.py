@@ -146,7 +146,7 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
 
 
 def _search(api: TpuApi, name: str) -> Resource:
-    seen = take_snapshot(api, ALL_ZONES)
+    seen = take_snapshot(api, ALL_ZONES, leftovers=True)
     # In one zone, the node comes before the queued resource that made it.
     everything: tuple[Resource, ...] = (*seen.queued, *seen.nodes)
     found = {each.zone: each for each in everything if each.name == name}

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
-from tpuctl.cloud.lookup import Resource, read_optional
+from tpuctl.cloud.lookup import Resource, attempt, read_optional
 from tpuctl.cloud.models import INCOMPLETE, LABEL_CREATE_ID, Node, Operation
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
 from tpuctl.cloud.retry import Polling
@@ -85,6 +86,19 @@ def submit(
             f"{str(error).rstrip('.')}. It is unknown whether {entry.name} was created there.",
             hint="To find out: tpuctl list",
         ) from error
+    except TpuctlError as error:
+        if plan.provider == GCE and plan.workers > 1:
+            _delete_parts(api, journal, entry, error)
+        raise
+
+
+def _delete_parts(api: TpuApi, journal: Journal, entry: JournalEntry, error: TpuctlError) -> None:
+    """Delete what a refused slice has made already; what cannot be is left to `gc`."""
+    found = attempt(partial(read_resource, api, entry))
+    is_part = isinstance(found, Node) and found.state == INCOMPLETE and is_of(found, entry)
+    known = journal.find(entry.create_id)
+    if is_part and known and known.phase == "closed":
+        cancel(api, journal, [known], outcome=error.code)
 
 
 def _send(
@@ -109,9 +123,10 @@ def _send(
         # Either the name is taken, perhaps by our own request whose reply was lost, or the reply
         # was lost just now. Only the label tells.
         resource = read_resource(api, entry)
-        if resource and is_of(resource, entry):
+        is_own = resource is not None and is_of(resource, entry)
+        if resource and is_own and resource.state != INCOMPLETE:
             return journal.update(entry, phase="accepted", created=resource.created)
-        if resource and resource.state != "DELETING":
+        if resource and not is_own and resource.state != "DELETING":
             return _adopt(api, journal, entry, resource)
         lost += isinstance(refusal, UnavailableError)
         polling = polling or Polling(api.clock, timeout_s=timeout_s)

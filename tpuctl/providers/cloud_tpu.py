@@ -13,7 +13,7 @@ from tpuctl.cloud.delete import delete as delete_planned
 from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans
 from tpuctl.cloud.list import TpuList, list_tpus
 from tpuctl.cloud.lookup import attempt
-from tpuctl.cloud.models import Quota, segment
+from tpuctl.cloud.models import Node, Quota, segment
 from tpuctl.cloud.placement import add_traffic_warnings, complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.quotas import chips_allowed
@@ -97,26 +97,30 @@ class CloudTpu:
         wanted = recipes().get(plan.options.setup or "")
         if wanted and not wait:
             raise UsageError("--setup and --no-wait exclude each other.", hint="Give one of them.")
-        created = create_planned(
+
+        def prepare(node: Node) -> None:
+            reached = self.reach(plan.name, Login(zone=node.zone, on_warning=self._on_warning))
+            set_up(
+                reached.hosts,
+                reached.access,
+                wanted or {},
+                chips=plan.chips,
+                on_step=lambda step: on_progress(
+                    Progress(f"{node.name} in {node.zone}", 0, unit="s", note=f"setup, {step}")
+                ),
+            )
+
+        return create_planned(
             self._cloud.api,
             replace(plan, options=replace(plan.options, metadata=metadata)),
             journal=self._cloud.journal,
             wait=wait,
             timeout_s=timeout_s,
+            set_up=prepare if wanted else lambda _: None,
             on_interrupt=on_interrupt,
             on_progress=on_progress,
             on_attempt=on_attempt,
         )
-        if wanted and isinstance(created, Created):
-            reached = self.reach(plan.name, Login(zone=created.zone, on_warning=self._on_warning))
-            set_up(
-                reached.hosts,
-                reached.access,
-                wanted,
-                chips=plan.chips,
-                on_step=lambda step: on_progress(Progress(f"{plan.name}: {step}", 0, unit="s")),
-            )
-        return created
 
     def list(self, zone: str | None) -> TpuList:
         """List nodes and queued resources."""

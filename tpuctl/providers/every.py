@@ -141,7 +141,7 @@ def list_offers(
     """Ask every provider what can be had, cheapest first; creates nothing.
 
     A provider that cannot be asked is among `unusable`, with the reason; with `only` that is
-    raised.
+    raised, and so is what to do instead where it has no prices.
     """
     if accelerator_type:
         describe(accelerator_type)
@@ -159,6 +159,8 @@ def list_offers(
         if isinstance(found, TpuctlError):
             failures.append(found)
             continue
+        if only and "offers" in provider.abilities.instead:
+            raise provider.abilities.refuse("prices", key="offers")
         offers += found
         balance = attempt(provider.balance)
         if isinstance(balance, Balance):

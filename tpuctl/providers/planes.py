@@ -13,6 +13,7 @@ from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, hardware
 from tpuctl.hardware.types import AcceleratorType, describe
 from tpuctl.providers.registry import (
     PLANES,
+    chosen_plane,
     is_plane,
     owner_of,
     plane_in_journal,
@@ -77,7 +78,7 @@ def plane_to_watch(
     zones = (
         () if zone in (None, "auto") else (zone,) if isinstance(zone, str) else tuple(zone or ())
     )
-    return choose_plane(accelerator_type, zones, {}, project=project)[0]
+    return chosen_plane() or choose_plane(accelerator_type, zones, {}, project=project)[0]
 
 
 def _by_quota(

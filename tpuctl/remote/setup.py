@@ -41,6 +41,7 @@ def set_up(
                 raise WorkerError(
                     f"The TPU is there, but the step {step!r} of its setup failed on worker "
                     f"{worker.index}: {why}",
-                    hint=f"To see more: tpuctl ssh {hosts[0].target}; to stop paying: "
+                    hint="To repeat the setup: the same command. To see more: "
+                    f"tpuctl ssh {hosts[0].target}; to stop paying: "
                     f"tpuctl delete {hosts[0].target}",
                 )

@@ -44,8 +44,9 @@ def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
         f"{plan.runtime_version}."
     )
     order = "all at once, and the first TPU wins" if plan.queued else "one after the other"
+    tried = f"Tried {order}. " if len(plan.offers) > 1 else ""
     where = "" if plan.provider == CLOUD_TPU else f" On {_plane(plan)}"
-    footer = layout.text(f"Tried {order}. {_price_date(plan)}{where}")
+    footer = layout.text(f"{tried}{_price_date(plan)}{where}")
     return layout.stack(layout.text(title, "bold"), "", table, "", footer)
 
 

@@ -131,7 +131,8 @@ def _waste(dead: Sequence[Tpu | QueuedTpu]) -> str:
 
 
 def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
-    health = ": ".join(word for word in (tpu.health, tpu.health_description) if word)
+    known = "" if tpu.health == "UNKNOWN" else tpu.health
+    health = ": ".join(filter(None, (known, tpu.health_description)))
     chips = "unknown" if tpu.chips is None else str(tpu.chips)
     so_far = f"{format_usd(tpu.usd_so_far)} so far"
     if tpu.why_no_cost:
@@ -142,7 +143,7 @@ def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
         ("zone", tpu.zone or ""),
         ("type", f"{_type(tpu)} ({chips} chips)"),
         ("state", tpu.state),
-        ("health", "" if health == "UNKNOWN" else health),
+        ("health", health),
         ("symptoms", "; ".join(tpu.symptoms)),
         ("runtime version", tpu.runtime_version),
         ("queued resource", tpu.queued_resource or ""),
@@ -213,7 +214,7 @@ def render_offers(result: Offers) -> RenderableType:
             "-" if offer.limit_hours is None else f"{offer.limit_hours:g} h",
             "; ".join(offer.evidence),
         )
-    lines = [] if result.offers else ["No TPU can be had now."]
+    lines = [] if result.offers else ["No offers."]
     lines += [f"{balance_line(each)}." for each in result.balances]
     lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
     words = layout.text("\n".join(lines))

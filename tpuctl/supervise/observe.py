@@ -9,6 +9,7 @@ from tpuctl.cloud.lookup import Resource
 from tpuctl.cloud.models import LABEL_CREATE_ID, LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.tpu import describe_node
 from tpuctl.errors import TpuctlError, WorkerUnreachableError
+from tpuctl.hardware.compute_engine import GCE
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent.jobs import RUNNING
 from tpuctl.remote.barrier import probe_fleet
@@ -77,8 +78,12 @@ def _observe_node(
     # only its queued resource tells the two apart.
     was_taken = queued is not None and queued.is_dead and queued.stopped_by != "user"
     kind: TpuKind = "coming"
+    state = node.state if not was_taken or queued is None else f"{node.state}, {queued.state}"
     if node.is_dead or was_taken:
         kind = "dead"
+        # Compute Engine knows why; elsewhere this is about a node that is alive.
+        if node.provider == GCE and node.health_description:
+            state += f": {node.health_description}"
     elif node.state == "DELETING":
         kind = "leaving"
     elif node.state in _STOPPED:
@@ -97,7 +102,7 @@ def _observe_node(
     )
     return TpuObservation(
         kind,
-        node.state if not was_taken or queued is None else f"{node.state}, {queued.state}",
+        state,
         node.id,
         node.zone,
         known=known if kind == "usable" else None,

@@ -236,7 +236,7 @@ class ComputeApi:
 
     def _alone(self, instance: Json) -> Node:
         node = reading.node_of_instance(instance)
-        if node.state != "STOPPED":
+        if node.state not in ("STOPPED", "STOPPING"):
             return node
         return reading.with_departure(node, self._departure(node.name, node.zone, node.created))
 

@@ -18,7 +18,7 @@ from tpuctl.cloud.gce.bodies import (
     request_id,
     template_body,
 )
-from tpuctl.cloud.models import ALL_ZONES, Departure, Node, NodeRequest, region_of
+from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE, Departure, Node, NodeRequest, region_of
 from tpuctl.errors import AlreadyExistsError, NoCapacityError, NotFoundError, UnavailableError
 
 POLL_S, WAIT_S = 2.0, 120.0
@@ -77,7 +77,8 @@ class Slices:
                 for each in page.get("items") or ()
                 if reading.group_of(each) == name and reading.is_tpu(each)
             ]
-            return self.node(group, members, managed, context)
+            if node := self.node(group, members, managed, context):
+                return node
         for path in self._part_paths(name, zone):
             part = self._optional(path, context)
             if part and (mark := read_mark(part)) and (mark.name, mark.zone) == (name, zone):
@@ -101,7 +102,7 @@ class Slices:
             if (error := error_of_operation(each.get("lastAttempt") or {}, context))
         ]
         is_short = len(members) < int(group.get("targetSize") or 0)
-        if node.state in ("STOPPED", "CREATING") and (node.state == "STOPPED" or is_short):
+        if node.state in ("STOPPED", "STOPPING") or (node.state == "CREATING" and is_short):
             cause = self._why_gone(node.name, node.zone, node.created)
             node = reading.with_departure(node, cause)
         # A flex-start waits through a lack of capacity; everything else is refused by it.
@@ -129,20 +130,20 @@ class Slices:
     def delete(self, name: str, zone: str, context: RequestContext) -> Json:
         """Delete the group; where it is gone, the template and the policy.
 
-        Each is in use by the one before. Raises NotFoundError when nothing is left.
+        Each is in use by the one before. Raises NotFoundError when nothing is left. A group of the
+        same name that is not a TPU stays.
         """
-        group = f"projects/{self._project}/zones/{zone}/instanceGroupManagers/{name}"
-        try:
+        found = self.read(name, zone, context)
+        if found and found.state != INCOMPLETE:
+            group = f"projects/{self._project}/zones/{zone}/instanceGroupManagers/{name}"
             return self._http.send("DELETE", group, context)
-        except NotFoundError as error:
-            last = error
         sent: Json | None = None
         for path in self._part_paths(name, zone):
             part = self._optional(path, context)
             if part and (mark := read_mark(part)) and (mark.name, mark.zone) == (name, zone):
                 sent = self._http.send("DELETE", path, context)
         if sent is None:
-            raise last
+            raise NotFoundError(f"{context.doing}: nothing of that name is a TPU.")
         return sent
 
     def _part_paths(self, name: str, zone: str) -> tuple[str, str]:

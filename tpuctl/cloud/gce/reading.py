@@ -43,7 +43,12 @@ _CAUSES: dict[str, Any] = {
     "compute.instances.hostError": "host_error",
     "compute.instances.terminateOnHostMaintenance": "host_error",
 }
-_DEAD = {"preempted": "PREEMPTED", "host_error": "TERMINATED", "expired": "TERMINATED"}
+_STATE_AFTER = {
+    "preempted": "PREEMPTED",
+    "host_error": "TERMINATED",
+    "expired": "TERMINATED",
+    "deleted": "DELETING",
+}
 
 
 def last(url: object) -> str:
@@ -111,9 +116,9 @@ def node_of_slice(group: Json, instances: Sequence[Json], managed: Sequence[Json
 
 
 def with_departure(node: Node, departure: Departure | None) -> Node:
-    """Say why a TPU or some VMs of a slice have stopped."""
-    state = _DEAD.get(departure.cause) if departure else None
-    return replace(node, state=state) if state else node
+    """Say why a TPU or some VMs of a slice have stopped, or are about to."""
+    state = _STATE_AFTER.get(departure.cause) if departure else None
+    return replace(node, state=state, health_description=str(departure)) if state else node
 
 
 def node_of_mark(mark: Mark) -> Node:

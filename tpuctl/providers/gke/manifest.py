@@ -24,6 +24,7 @@ OURS = "app.kubernetes.io/managed-by"
 TYPE = "tpuctl.dev/accelerator-type"
 PROVISIONING = "tpuctl.dev/provisioning"
 KEY = "tpuctl.dev/key"
+CODE = "tpuctl.dev/code"
 NODES = "tpuctl.dev/nodes-per-slice"
 _WORK = "/workspace"
 _KEPT_S = 86400
@@ -136,7 +137,9 @@ def job_set(spec: JobSetSpec) -> dict[str, Any]:
     """Write the JobSet; raises UsageError for what the cluster's webhook would refuse."""
     labels = {OURS: "tpuctl", TYPE: spec.kind.accelerator_type, PROVISIONING: spec.provisioning}
     labels[NODES] = str(spec.nodes)
-    notes = {KEY: spec.key, "tpuctl.dev/script": spec.script}
+    bucket, archive, _ = spec.archive
+    code = f"gs://{bucket}/{archive}"
+    notes = {KEY: spec.key, CODE: code, "tpuctl.dev/script": spec.script}
     if spec.options.num_slices > 1 or spec.nodes > 1:
         notes["alpha.jobset.sigs.k8s.io/exclusive-topology"] = NODE_POOL
     if spec.options.flex and spec.options.kueue:

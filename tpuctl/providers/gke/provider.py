@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
@@ -13,7 +13,7 @@ from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu, Worker, known_type
 from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
-from tpuctl.progress import OnProgress
+from tpuctl.progress import OnProgress, message
 from tpuctl.providers.gke.client import JOB_SETS, KUEUE, Cluster, Json, find_context
 from tpuctl.providers.gke.follow import (
     ClusterRun,
@@ -23,7 +23,7 @@ from tpuctl.providers.gke.follow import (
     terminal_state,
     worker_of,
 )
-from tpuctl.providers.gke.manifest import OURS, PROVISIONING, QUEUE, TYPE
+from tpuctl.providers.gke.manifest import CODE, OURS, PROVISIONING, QUEUE, TYPE
 from tpuctl.providers.gke.runs import Note, find, place_of, run_store
 from tpuctl.providers.port import Abilities, Login, ProviderOffer
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
@@ -42,6 +42,8 @@ class Gke:
         reachable="batch",
         instead={
             "create": f"GKE takes whole jobs: {_LAUNCH}",
+            "offers": "Its node pools cost the same with and without a job. To see whether the "
+            f"cluster has nodes for one: {_LAUNCH} --dry-run",
             "SSH": "tpuctl logs NAME --follow, or kubectl exec",
         },
     )
@@ -120,6 +122,12 @@ class Gke:
         self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
     ) -> DeleteResult:
         """Delete jobs, each only while it is the one that was planned."""
+        for each in plan.tpus:
+            found = attempt(partial(find, self.cluster, each.name))
+            notes = found["metadata"].get("annotations") if isinstance(found, dict) else None
+            if code := (notes or {}).get(CODE):
+                told = f"The code of {each.name} stays in its bucket, where other jobs may use it."
+                on_progress(message(f"{told} To delete it: gcloud storage rm {code}"))
         done = tuple(self._delete(each, timeout_s) for each in plan.tpus)
         return replace(plan, tpus=done, dry_run=False).summed()
 

@@ -31,7 +31,7 @@ from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
 from tpuctl.settings import state_dir
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
-from tpuctl.units import format_bytes, format_duration
+from tpuctl.units import format_bytes, format_count, format_duration
 
 SCHEMA = "tpuctl-kaggle/1"
 PREFIX = "tpuctl-"
@@ -187,7 +187,8 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
         + (f", new ones at {quota.refreshes}" if quota.refreshes else ""),
         f"the session ends after {format_duration(most_h * 3600)} at the latest",
-        f"sends {packed.files} files with tpuctl, {format_bytes(len(packed.archive))} {how}",
+        f"sends {format_count(packed.files, 'file')} with tpuctl, "
+        f"{format_bytes(len(packed.archive))} {how}",
     )
     left_out = ", ".join(packed.left_out)
     secret = f"Not sent, as they may hold secrets: {left_out}." if left_out else ""
