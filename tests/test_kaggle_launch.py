@@ -294,6 +294,8 @@ def test_a_detached_run_is_listed_followed_and_deleted(kaggle: Kaggles, tpuctl: 
     followed = tpuctl("logs", name, "--follow")
     assert (followed.exit_code, followed.stdout.count("begun\n")) == (0, 1)
     assert tpuctl("wait", name, "--for", "gone").exit_code == 0
+    assert "has ended" in tpuctl("wait", name, "--for", "ready").stderr
+    assert "quota" not in tpuctl("show", name).stdout
     assert "begun" in tpuctl("logs", name).stdout
     assert tpuctl("gc", "--provider", "kaggle", "--yes", "--json").data["found"][0]["action"] == (
         "deleted"
@@ -513,6 +515,8 @@ def test_auto_takes_the_free_hours_first_and_dollars_only_with_a_budget(
     done = tpuctl(*auto, "--json", "--", "7")
     assert (done.exit_code, done.data["provider"]) == (7, "kaggle")
     assert "1. kaggle v5litepod-8, free" in done.stderr
+    assert done.stderr.count("the session ends after") == 1
+    assert "started before" not in done.stderr
 
 
 def test_auto_without_free_hours_and_without_a_budget_is_told(

@@ -130,7 +130,8 @@ def _reasons(made: JobSetSpec, packed: Packed) -> tuple[str, ...]:
         f"GKE: {slices} of {made.kind.accelerator_type}, {format_count(made.nodes, 'node')} each, "
         f"{made.provisioning.replace('_', ' ')}",
         f"disruptions restart it, crashes only {made.options.max_restarts} times{limit}",
-        f"sends {packed.files} files with tpuctl, {format_bytes(len(packed.archive))}, to a bucket",
+        f"sends {format_count(packed.files, 'file')} with tpuctl, "
+        f"{format_bytes(len(packed.archive))}, to a bucket",
         "what the job writes to its own disk is lost: write to gs://",
         "the price is unknown: node pools are billed by node, whether a job runs or not",
     )
