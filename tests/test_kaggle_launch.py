@@ -104,6 +104,14 @@ def test_a_secret_among_the_arguments_is_refused(word: str) -> None:
     refuse_secrets(["epochs=3", "data=gs://bucket/shards", "lr=0.001"])
 
 
+def test_an_error_about_a_flag_shows_no_secret(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle()
+    said = tpuctl("launch", "train.py", "--on", "kaggle", "--set", "nix=hf_abcdefghijklmnopqrst")
+    assert said.exit_code == 2
+    assert "looks like a secret" in said.stderr
+    assert "hf_abcdefghij" not in said.stdout + said.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -295,7 +303,9 @@ def test_a_detached_run_is_listed_followed_and_deleted(kaggle: Kaggles, tpuctl: 
     assert (followed.exit_code, followed.stdout.count("begun\n")) == (0, 1)
     assert tpuctl("wait", name, "--for", "gone").exit_code == 0
     assert "has ended" in tpuctl("wait", name, "--for", "ready").stderr
-    assert "quota" not in tpuctl("show", name).stdout
+    shown = tpuctl("show", name).stdout
+    assert "quota" not in shown
+    assert f"page=https://www.kaggle.com/code/practice/{name}" in shown
     assert "begun" in tpuctl("logs", name).stdout
     assert tpuctl("gc", "--provider", "kaggle", "--yes", "--json").data["found"][0]["action"] == (
         "deleted"

@@ -236,8 +236,9 @@ def plan_job(
     plan = {name: value for name, value in options.items() if value is not None}
     framework = options["framework"]
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
-    plan_launch(found, choice, options["settings"], options["arguments"])
+    # First: an error about a flag would show its value.
     refuse_secrets([*options["settings"], *options["arguments"], *more], place, hint)
+    plan_launch(found, choice, options["settings"], options["arguments"])
     plan["settings"], extra = with_data(options["settings"])
     plan["target"], source = place_script(Path(found.path), code)
     return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))

@@ -42,7 +42,9 @@ Flex = Annotated[
 ]
 Reservation = Annotated[
     str | None,
-    typer.Option(metavar="RESERVATION", help="Reservation on Compute Engine to use."),
+    typer.Option(
+        "--reservation", metavar="RESERVATION", help="Reservation on Compute Engine to use."
+    ),
 ]
 Setup = Annotated[
     str | None,
