@@ -198,7 +198,8 @@ def _confirm(plan: WatchPlan | RelayPlan, *, yes: bool) -> None:
     for warning in plan.warnings:
         output.warn(warning)
     if isinstance(plan, RelayPlan):
-        output.note(report.render_relay_plan(plan))
+        for line in report.render_relay_plan(plan).splitlines():
+            output.note(line)
         if any(each.provisioning != "free" for each in plan.offers):
             output.confirm("Run it there, in this order, until it is done?", yes=yes)
         return

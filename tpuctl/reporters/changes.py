@@ -83,7 +83,7 @@ def _hosted_price(plan: HostedPlan) -> str:
         price = f"{plan.units_per_hour:g} units per hour" if known else "units at an unknown rate"
     limits = [f"for {format_duration(plan.ttl_s)}"] if plan.ttl_s else []
     limits += [f"{plan.max_units:g} units at most"] if plan.max_units else []
-    return ", ".join([price, *(limits or ["until you delete it"])])
+    return ", ".join([price, *(limits or [plan.until])])
 
 
 def attempt_line(attempt: follow.ZoneAttempt) -> str:
