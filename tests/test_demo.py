@@ -126,4 +126,4 @@ def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
     assert next_command.startswith(f"tpuctl data presize {photographs} ")
     assert document["data"]["presize"]["resumed"] is True
     assert document["data"]["presize"]["written"] == 0
-    assert (out / "report.html").exists()
+    assert "Next, on your data." in (out / "report.html").read_text()

@@ -104,6 +104,14 @@ def test_a_secret_among_the_arguments_is_refused(word: str) -> None:
     refuse_secrets(["epochs=3", "data=gs://bucket/shards", "lr=0.001"])
 
 
+def test_an_error_about_a_flag_shows_no_secret(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
+    kaggle()
+    said = tpuctl("launch", "train.py", "--on", "kaggle", "--set", "nix=hf_abcdefghijklmnopqrst")
+    assert said.exit_code == 2
+    assert "looks like a secret" in said.stderr
+    assert "hf_abcdefghij" not in said.stdout + said.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -294,6 +302,10 @@ def test_a_detached_run_is_listed_followed_and_deleted(kaggle: Kaggles, tpuctl: 
     followed = tpuctl("logs", name, "--follow")
     assert (followed.exit_code, followed.stdout.count("begun\n")) == (0, 1)
     assert tpuctl("wait", name, "--for", "gone").exit_code == 0
+    assert "has ended" in tpuctl("wait", name, "--for", "ready").stderr
+    shown = tpuctl("show", name).stdout
+    assert "quota" not in shown
+    assert f"page=https://www.kaggle.com/code/practice/{name}" in shown
     assert "begun" in tpuctl("logs", name).stdout
     assert tpuctl("gc", "--provider", "kaggle", "--yes", "--json").data["found"][0]["action"] == (
         "deleted"
@@ -513,6 +525,8 @@ def test_auto_takes_the_free_hours_first_and_dollars_only_with_a_budget(
     done = tpuctl(*auto, "--json", "--", "7")
     assert (done.exit_code, done.data["provider"]) == (7, "kaggle")
     assert "1. kaggle v5litepod-8, free" in done.stderr
+    assert done.stderr.count("the session ends after") == 1
+    assert "started before" not in done.stderr
 
 
 def test_auto_without_free_hours_and_without_a_budget_is_told(

@@ -12,6 +12,7 @@ from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.tpu import Balance
 from tpuctl.errors import UnsupportedError, UsageError
+from tpuctl.providers.check import _balance
 from tpuctl.providers.offers import rank
 from tpuctl.providers.port import Abilities, ProviderOffer, flag_of
 from tpuctl.providers.registry import PROVIDERS, open_provider
@@ -131,3 +132,8 @@ def test_how_long_a_balance_lasts() -> None:
     assert Balance("colab", "units", 30.0, 0.0).hours_left is None
     assert Balance("kaggle", "hours", 18.0, reserved=9.0).hours_left == 9
     assert Balance("kaggle", "hours", None).hours_left is None
+
+
+def test_doctor_counts_what_is_left_in_the_unit_of_the_account() -> None:
+    assert _balance(Balance("colab", "units", 90.24, 3.0)).detail == "90.2 units left"
+    assert _balance(Balance("kaggle", "hours", 18.0, reserved=9.0)).detail == "9 hours left"

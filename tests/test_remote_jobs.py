@@ -327,3 +327,18 @@ def test_two_jobs_at_the_same_moment_do_not_meet(own: Slice) -> None:
         thread.join()
     assert 1 in ends
     assert len(list_jobs(own.hosts, own.access).jobs) == 1
+
+
+def test_a_job_that_is_just_being_started_is_running_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    request = {"job": "new", "argv": ["true"], "folder": None, "log_bytes": 0}
+    place = Path(agent_jobs._make_folder(request))
+    assert agent_jobs._state(str(place))["state"] == "running"
+    written = json.loads((place / "job.json").read_text())
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                           capture_output=True, check=True)  # fmt: skip
+    written["starter"][1] = int(ended.stdout)
+    (place / "job.json").write_text(json.dumps(written))
+    assert agent_jobs._state(str(place))["state"] == "lost"

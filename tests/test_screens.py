@@ -56,6 +56,8 @@ def test_the_help_screens_are_golden(
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
     shown = tpuctl(*name.split(), "--help").stdout
     assert max(map(len, shown.splitlines())) <= 80
+    assert "<bool>" not in shown
+    assert tpuctl(*name.split(), "-h").stdout == shown
     lines = "\n".join(line.rstrip() for line in shown.splitlines())
     golden(f"help_{name.replace(' ', '_') or 'tpuctl'}.txt", lines + "\n")
 

@@ -83,6 +83,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest_s:02}s"
 
 
+def format_moment(iso: str) -> str:
+    """Write a moment in UTC that is given as ISO 8601: `2026-11-29 23:46 UTC`."""
+    return f"{iso[:16].replace('T', ' ')} UTC"
+
+
 def format_rate(per_s: float, unit: str) -> str:
     """Write a rate: `1,234 examples/s`, `9.87 images/s`."""
     return f"{_three_digits(per_s)} {unit}/s"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"colab(?::(.+))?")
 _TYPE = "v5e-1"
+_UNTIL = "until its job has ended"
 
 
 def colab_type(on: str | None) -> str | None:
@@ -66,12 +67,14 @@ def launch_on_colab(
     if dry_run:
         plan = cloud.create(name, accelerator_type, dry_run=True, **where)
         assert isinstance(plan, HostedPlan)
+        plan = replace(plan, until=_UNTIL)
         then = f"runs {script} there, fetches its folder to {name}-output, deletes the runtime"
         return replace(plan, reasons=(create_price(plan), *plan.reasons, then))
 
     def announce(plan: Any) -> None:
         for warning in plan.warnings:
             on_warning(warning)
+        plan = replace(plan, until=_UNTIL)
         on_progress(message(create_price(plan)))
         confirm(plan)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import (
     NoCapacityError,
+    NotFoundError,
     StoppedError,
     TpuctlError,
     UsageError,
+    did_you_mean,
 )
 from tpuctl.progress import OnProgress, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpuctl.api.workers import Workers
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
     from tpuctl.providers.offers import AutoPlan
@@ -78,20 +82,36 @@ def launch_on_kaggle(
         return plan
     for reason in (*plan.because, *plan.warnings):
         note(reason)
-    name = plan.adopts or "the run"
-    try:
+    with _goes_on(plan.adopts or "the run"):
         run = submit(client, store, plan, note)
-        name = run.name
-        if detach:
-            ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
-            return StartedRun(run.name, KAGGLE, run.url, run.version or 1, ends)
+    if detach:
+        ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
+        return StartedRun(run.name, KAGGLE, run.url, run.version or 1, ends)
+    with _goes_on(run.name):
         ended = follow(client, store, run, sink=sink, note=note)
         return finish(client, store, run, ended, on_progress=on_progress)
+
+
+@contextmanager
+def _goes_on(name: str) -> Iterator[None]:
+    """Say at Ctrl-C what becomes of a run."""
+    try:
+        yield
     except KeyboardInterrupt:
         raise StoppedError(
             f"Interrupted; {name} goes on at Kaggle, which cannot be stopped from outside.",
             hint="Run the same command again to follow it. tpuctl list shows when it ends.",
         ) from None
+
+
+def reach_or_suggest(workers: Workers) -> Any:
+    """Find the machines of `--on NAME`; where there are none, another place may be meant."""
+    try:
+        return workers.reach()
+    except NotFoundError as error:
+        places = (KAGGLE, AUTO, "colab", "gke", "local")
+        error.hint = did_you_mean((workers.name or "").partition(":")[0], places) + str(error.hint)
+        raise
 
 
 def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
@@ -138,19 +158,24 @@ def launch_auto(
     *,
     max_usd: float | None,
     project: str | None,
+    sink: Sink,
     on_progress: OnProgress,
 ) -> Any:
     """Launch on the first offer that can be had; a TPU is created for the job and deleted."""
     from tpuctl.api.cloud import delete
+    from tpuctl.providers.kaggle.provider import Kaggle
+
+    def note(text: str) -> None:
+        on_progress(message(text))
 
     for reason in plan.because:
-        on_progress(message(reason))
+        note(reason)
     last: TpuctlError | None = None
     for offer in plan.offers:
         try:
             if offer.provider == KAGGLE:
                 # Nothing is started elsewhere once the run has begun, whatever happens to it.
-                name = launch_on(KAGGLE, True) and KAGGLE
+                name = launch_on(KAGGLE, True).name
             elif offer.provider == "colab":
                 return launch_on(f"colab:{offer.accelerator_type}", False)
             else:
@@ -158,11 +183,13 @@ def launch_auto(
         except (StoppedError, UsageError):
             raise
         except TpuctlError as error:
-            on_progress(message(f"{offer.provider}: {error} Trying the next offer."))
+            note(f"{offer.provider}: {error} Trying the next offer.")
             last = error
             continue
-        if name == KAGGLE:
-            return launch_on(KAGGLE, False)
+        if offer.provider == KAGGLE:
+            kaggle = Kaggle(project, note)
+            with _goes_on(name):
+                return kaggle.logs(name, to_end=True, sink=sink, note=note, on_progress=on_progress)
         try:
             return launch_on(name, False)
         finally:
@@ -209,8 +236,9 @@ def plan_job(
     plan = {name: value for name, value in options.items() if value is not None}
     framework = options["framework"]
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
-    plan_launch(found, choice, options["settings"], options["arguments"])
+    # First: an error about a flag would show its value.
     refuse_secrets([*options["settings"], *options["arguments"], *more], place, hint)
+    plan_launch(found, choice, options["settings"], options["arguments"])
     plan["settings"], extra = with_data(options["settings"])
     plan["target"], source = place_script(Path(found.path), code)
     return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))

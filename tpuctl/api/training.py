@@ -16,6 +16,7 @@ from tpuctl.api.hosted import (
     launch_auto,
     launch_on_kaggle,
     plan_auto,
+    reach_or_suggest,
 )
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import UsageError
@@ -196,6 +197,7 @@ def launch(
             ),
             max_usd=max_usd,
             project=workers.project,
+            sink=sink,
             on_progress=on_progress,
         )
     refuse_unused({"--max-usd": max_usd}, "here", hint="It is for --on auto.")
@@ -261,7 +263,7 @@ def launch(
     from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
 
     variables = plan_command(["-"], env=list(env)).env
-    hosts, access, node = workers.reach()
+    hosts, access, node = reach_or_suggest(workers)
     plan = plan_on_workers(script, hosts, access, node=node, code=code, env=variables, **options)
     if dry_run:
         return plan

@@ -207,6 +207,7 @@ def _watch_on(
     if not checkpoints:
         raise UsageError("Where are the checkpoints?", hint="Add --checkpoints DIR or gs://...")
     places = _places(on.split(",") if isinstance(on, str) else on)
+    _refuse_ignored(places, {**options, "zone": zone, "max_units": max_units}, job)
     code = job.pop("code", None)
     spec = plan_job(command, **{**job, "folder": job.get("folder") or FOLDER})
     in_bucket = str(checkpoints) if str(checkpoints).startswith("gs:") else None
@@ -245,17 +246,20 @@ def _watch_on(
 def _places(words: Sequence[str]) -> tuple[str, ...]:
     """Check PROVIDER or PROVIDER:TYPE, and write the type out."""
     from tpuctl.hardware.types import describe
+    from tpuctl.providers.colab.api import accelerator_for
     from tpuctl.providers.registry import open_provider
 
     found = []
-    for word in words:
-        name, _, kind = word.strip().partition(":")
+    for word in filter(None, map(str.strip, words)):
+        name, _, kind = word.partition(":")
         provider = open_provider(name)
         if not kind and name not in _TYPES:
             raise UsageError(f"--on {name} needs a type.", hint=f"--on {name}:v5litepod-8")
         kind = describe(kind or _TYPES[name]).accelerator_type
         if name == "kaggle" and kind != _TYPES[name]:
             raise UsageError(f"Kaggle does not have {kind}.", hint="--on kaggle")
+        if name == "colab":
+            accelerator_for(kind)
         is_other_batch = provider.abilities.reachable == "batch" and name != "kaggle"
         if name == "hosts" or is_other_batch:
             raise provider.abilities.refuse("watch")
@@ -267,6 +271,20 @@ def _places(words: Sequence[str]) -> tuple[str, ...]:
     if not found:
         raise UsageError("No providers are named.", hint="--on kaggle,colab:v5e-1")
     return tuple(found)
+
+
+def _refuse_ignored(places: Sequence[str], options: dict[str, Any], job: dict[str, Any]) -> None:
+    """Raise UsageError for options that none of the providers honours."""
+    names = list(dict.fromkeys(place.partition(":")[0] for place in places))
+    unused = {} if "colab" in names else {"--max-units": options["max_units"]}
+    if set(names) <= set(_TYPES):
+        unused |= {"--zone": options["zone"], "--spot": options["spot"]}
+        unused |= {"--max-usd": options["max_usd"]}
+        unused |= {"--runtime-version": options["runtime_version"]}
+    if names == ["kaggle"]:
+        unused |= {"--hang-after": job.get("hang_after_s"), "--chdir": job.get("folder")}
+        unused |= {"--include-secrets": job.get("include_secrets")}
+    refuse_unused(unused, f"with --on {','.join(names)}")
 
 
 def _files_of(

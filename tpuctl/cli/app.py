@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
-from tpuctl.cli.options import add_common_options, command, common_options
+from tpuctl.cli.options import HELP, add_common_options, command, complete_command
 from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -44,7 +44,7 @@ class Contents(TyperGroup):
         """Run the program and exit with its code."""
         arguments = list(sys.argv[1:] if args is None else args)
         output.prepare(arguments)
-        self.params.extend(common_options())
+        add_common_options(self)
         run = super().main
         code = _guarded(lambda: run(arguments, prog_name="tpuctl", standalone_mode=False))
         # Without this, Python looks once more for garbage in all that was imported.
@@ -90,7 +90,7 @@ def _load(entry: Entry) -> Any:
         command(app, entry.name)(found)
     loaded = typer.main.get_command(app)
     loaded.name = entry.name
-    add_common_options(loaded)
+    complete_command(loaded)
     return loaded
 
 
@@ -100,9 +100,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    cls=Contents, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = typer.Typer(cls=Contents, no_args_is_help=True, context_settings=HELP)
 
 
 @app.callback(epilog="Start with: tpuctl doctor")

@@ -107,6 +107,8 @@ Timeout = Annotated[
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip confirmation.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done, without doing it.")]
 
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+
 _common = typer.Typer(add_completion=False)
 
 
@@ -125,23 +127,26 @@ def _every_command(
     """Carry the options that all commands share."""
 
 
-def common_options() -> list[Any]:
-    """Build the options that all commands share.
+def add_common_options(command: Any) -> None:
+    """Add the options that all commands share, and show switches without a type.
 
     Their effect is read from the arguments before parsing (`output.prepare`), so that an error in
     the arguments themselves already comes in the wanted form.
     """
-    return list(typer.main.get_command(_common).params)
+    command.params.extend(typer.main.get_command(_common).params)
+    for parameter in (*command.params, command.get_help_option(typer.Context(command, **HELP))):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
 
 
-def add_common_options(command: Any) -> None:
+def complete_command(command: Any) -> None:
     """Add the common options, and completion of names, to a command and all below it."""
     if isinstance(command, TyperGroup):
         for below in command.commands.values():
-            add_common_options(below)
+            complete_command(below)
     for parameter in command.params:
         completion.offer(parameter)
-    command.params.extend(common_options())
+    add_common_options(command)
 
 
 def examples(*lines: str) -> str:

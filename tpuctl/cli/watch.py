@@ -4,10 +4,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tpuctl.api.watch import watch as run_watch
+from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Yes, positive_option, time_option, zone_option
+from tpuctl.cli.options import (
+    DryRun,
+    Project,
+    Yes,
+    parsed_by,
+    positive_option,
+    time_option,
+    zone_option,
+)
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
@@ -86,6 +96,20 @@ Fresh = Annotated[
 ]
 
 
+class _WatchCommand(TyperCommand):
+    """Finds a NAME beside --on, which would become the first word of the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Compare what was read with what follows --."""
+        command = args[args.index("--") + 1 :] if "--" in args else None
+        rest = super().parse_args(ctx, args)
+        words = ctx.params["words"] or []
+        if ctx.params["on"] is not None and command is not None and len(words) > len(command):
+            refuse_unused({words[0]: True}, "with --on", hint="The command follows --.")
+        return rest
+
+
+@parsed_by(_WatchCommand)
 def watch(
     words: Words = None,
     on: On = None,
@@ -124,8 +148,8 @@ def watch(
         tpuctl watch t1 --hang-after 15m --delete -- python train.py
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """
-    name, *command = ["", *(words or [])] if on else words or [""]
-    if not on and not name:
+    name, *command = words or [""] if on is None else ["", *(words or [])]
+    if on is None and not name:
         raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")
     call: Any = run_watch
     result = call(
@@ -163,7 +187,7 @@ def watch(
         progress=states,
         on_warning=output.warn,
     )
-    if on:
+    if on is not None:
         output.show(result, report.render_relay_plan if dry_run else report.render_relay)
     elif dry_run:
         output.show(result, report.render_watch_plan)
@@ -174,7 +198,8 @@ def _confirm(plan: WatchPlan | RelayPlan, *, yes: bool) -> None:
     for warning in plan.warnings:
         output.warn(warning)
     if isinstance(plan, RelayPlan):
-        output.note(report.render_relay_plan(plan))
+        for line in report.render_relay_plan(plan).splitlines():
+            output.note(line)
         if any(each.provisioning != "free" for each in plan.offers):
             output.confirm("Run it there, in this order, until it is done?", yes=yes)
         return

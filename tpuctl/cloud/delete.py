@@ -72,8 +72,9 @@ class TpuDeletion:
     def warnings(self) -> tuple[str, ...]:
         """Why it was left alone, and which disks stay and keep costing money."""
         where = f"{self.name} in {self.zone or self.provider}"
-        left = (f"{where}: {self.reason}.",) if self.reason and not self.error else ()
-        disks = self.remaining_disks if self.outcome in ("planned", "deleted") else ()
+        goes = self.outcome in ("planned", "deleted")
+        left = (f"{where}: {self.reason}.",) if self.reason and not goes and not self.error else ()
+        disks = self.remaining_disks if goes else ()
         stays = (
             f"The data disk {disk} of {where} stays, and costs money until it is deleted: "
             f"gcloud compute disks delete {disk} --zone {self.zone}"

@@ -26,6 +26,7 @@ from tpuctl.errors import (
     UnavailableError,
     UsageError,
     ZoneHiddenError,
+    did_you_mean,
 )
 
 T = TypeVar("T")
@@ -169,7 +170,10 @@ def _search(api: TpuApi, name: str) -> Resource:
     if found:
         return found[min(found)]
     why = _why_gone(api, name, ALL_ZONES)
-    raise NotFoundError(f"There is no TPU {name} in any zone{why}.", hint="tpuctl list --all-zones")
+    near = did_you_mean(name, {each.name for each in everything})
+    raise NotFoundError(
+        f"There is no TPU {name} in any zone{why}.", hint=f"{near}tpuctl list --all-zones"
+    )
 
 
 def _why_gone(api: TpuApi, name: str, zone: str) -> str:

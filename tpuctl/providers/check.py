@@ -62,11 +62,13 @@ def _checks(provider: Provider) -> Iterator[Check | TpuctlError]:
     if isinstance(offers, TpuctlError):
         yield offers
         return
-    for offer in offers:
-        yield Check(offer.accelerator_type, offer.available, "; ".join(offer.evidence))
+    yield from dict.fromkeys(
+        Check(offer.accelerator_type, offer.available, "; ".join(offer.evidence))
+        for offer in offers
+    )
 
 
 def _balance(balance: Balance) -> Check:
-    left = balance.left if balance.hours_left is None else balance.hours_left
-    told = "unknown" if left is None else f"{left:g} {balance.unit} left"
+    left = balance.hours_left if balance.unit == "hours" else balance.left
+    told = "unknown" if left is None else f"{round(left, 1):g} {balance.unit} left"
     return Check("balance", None if left is None else left > 0, told)

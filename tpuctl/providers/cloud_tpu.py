@@ -29,6 +29,7 @@ from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.remote.keys import first_key, login_user, open_access_to
 from tpuctl.remote.setup import recipes, set_up
 from tpuctl.settings import state_dir
+from tpuctl.units import format_count
 
 _NOT_OURS = frozenset({"max_units", "flex", "reservation"})
 _SMALL = (1, 4, 8)
@@ -225,17 +226,20 @@ def _offer(
     plane: str, kind: AcceleratorType, zone: str, model: str, quotas: Sequence[Quota]
 ) -> ProviderOffer:
     quota = chips_allowed(quotas, kind.generation, zone, spot=model != "on_demand")
+    price = list_price(plane, kind.accelerator_type, zone, model)
+    zones = format_count(len(kind.zones), "zone")
+    dated = f"list price as of {kind.prices_as_of}, cheapest of {zones}"
     return ProviderOffer(
         provider=plane,
         accelerator_type=kind.accelerator_type,
         chips=kind.chips,
         zone=zone,
         provisioning=cast(Provisioning, model),
-        usd_per_hour=list_price(plane, kind.accelerator_type, zone, model),
+        usd_per_hour=price,
         quota_left=quota,
         available=False if quota is not None and quota < kind.chips else None,
         evidence=(
-            f"list price as of {kind.prices_as_of}, cheapest of {len(kind.zones)} zones",
+            f"no list price is known for any of {zones}" if price is None else dated,
             "limit of the project, used or not" if quota is not None else "quota not stated",
             *((kind.note,) if kind.note else ()),
         ),

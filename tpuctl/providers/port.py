@@ -155,6 +155,7 @@ class HostedPlan(NotedOutcome):
     limit_hours: float | None
     balance: Balance | None
     options: CreateOptions = field(metadata={"internal": True})
+    until: str = field(default="until you delete it", metadata={"internal": True})
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from functools import partial
 from importlib import import_module
 from typing import cast
 
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import NotFoundError, UsageError, did_you_mean
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.providers.port import Provider
 from tpuctl.settings import load_settings
@@ -34,8 +34,8 @@ def open_provider(
 ) -> Provider:
     """Make a provider; sends no request. Raises UsageError for an unknown name."""
     if name not in PROVIDERS:
-        known = ", ".join(PROVIDERS)
-        raise UsageError(f"Unknown provider {name!r}.", hint=f"Providers are: {known}.")
+        known, near = ", ".join(PROVIDERS), did_you_mean(name, PROVIDERS)
+        raise UsageError(f"Unknown provider {name!r}.", hint=f"{near}Providers are: {known}.")
     module, _, kind = PROVIDERS[name].rpartition(".")
     found = getattr(import_module(f"tpuctl.providers.{module}"), kind)
     return cast(Provider, found(project, on_warning))

@@ -6,7 +6,7 @@ from tpuctl.clock import SteadyClock
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu
 from tpuctl.cloud.wait import WaitResult
-from tpuctl.errors import NotFoundError
+from tpuctl.errors import NotFoundError, WrongStateError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.port import Provider
 
@@ -32,6 +32,11 @@ def wait_for(
         if until == "ready" and isinstance(found, Tpu) and found.is_usable:
             return WaitResult(name, found.zone, "ready", polling.waited_s, found)
         if isinstance(found, Tpu) and found.reachable == "batch" and found.is_dead:
+            if until == "ready":
+                raise WrongStateError(
+                    f"{name} on {title} has ended: {found.health_description}.",
+                    hint=f"What it printed: tpuctl logs {name}",
+                )
             return WaitResult(name, None, "gone", polling.waited_s, None)
         on_progress(Progress(f"{name} on {title}", polling.waited_s, unit="s", note=found.state))
         polling.pause(

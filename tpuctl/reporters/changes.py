@@ -38,7 +38,7 @@ def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
         why_not = f"skipped: {offer.not_tried}" if offer.not_tried else ""
         table.add_row(offer.zone, format_usd(offer.usd_per_hour), quota, life, why_not)
     title = (
-        f"Would create {plan.name}: {_kind(plan)}, {plan.chips} chips on "
+        f"Would create {plan.name}: {_kind(plan)}, {format_count(plan.chips, 'chip')} on "
         f"{format_count(plan.workers, 'worker')}, topology {plan.topology or 'unknown'}, "
         f"{'runtime version' if plan.provider == CLOUD_TPU else 'image family'} "
         f"{plan.runtime_version}."
@@ -84,7 +84,7 @@ def _hosted_price(plan: HostedPlan) -> str:
         price = f"{plan.units_per_hour:g} units per hour" if known else "units at an unknown rate"
     limits = [f"for {format_duration(plan.ttl_s)}"] if plan.ttl_s else []
     limits += [f"{plan.max_units:g} units at most"] if plan.max_units else []
-    return ", ".join([price, *(limits or ["until you delete it"])])
+    return ", ".join([price, *(limits or [plan.until])])
 
 
 def attempt_line(attempt: follow.ZoneAttempt) -> str:
@@ -108,7 +108,7 @@ def render_created(result: Created | NotCreated) -> str:
     workers = format_count(len(result.workers), "worker")
     lines = [
         f"{result.name} is {result.state} in {result.place}{after}: {result.accelerator_type}, "
-        f"{result.chips} chips on {workers}{spot}{emulated}.",
+        f"{format_count(result.chips or 0, 'chip')} on {workers}{spot}{emulated}.",
         _running_cost(result),
     ]
     for worker in result.workers if result.zone else ():

@@ -113,7 +113,11 @@ def demo_page(day: Day) -> str:
             ),
             loss_chart(day.launch),
         ],
-        to_do=[html.steps([NEXT]), html.paragraph("Then, for the shards:"), advice_steps(after)],
+        to_do=[
+            html.steps([("Next, on your data.", day.next_command)]),
+            html.paragraph("Then, for the shards:"),
+            advice_steps(after),
+        ],
         details=[
             ("This machine", "".join(_machine(day))),
             ("Images, decoded every epoch", _profile(before)),
@@ -127,10 +131,6 @@ def demo_page(day: Day) -> str:
             ("Warnings", html.bullets(day.warnings)),
         ],
     )
-
-
-# What to do first, after the demo.
-NEXT = ("Measure your own data.", "tpuctl profile run FOLDER_OF_IMAGES --device-step-ms 60")
 
 
 def _finding(day: Day) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.reporters import layout
 from tpuctl.reporters.workers import jobs_table
-from tpuctl.units import format_count, format_duration, format_usd
+from tpuctl.units import format_count, format_duration, format_moment, format_usd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,10 @@ def render_tpu(result: Tpu | QueuedTpu) -> RenderableType:
     if result.is_dead:
         zone = f" --zone {result.zone}" if result.zone else ""
         command = f"tpuctl delete {result.name}{zone}"
-        parts += ["", layout.text(f"{_waste([result])} To free them: {command}")]
+        waste = f"{_waste([result])} To free them"
+        if result.reachable == "batch":
+            waste = "It has ended. To delete it there"
+        parts += ["", layout.text(f"{waste}: {command}")]
     if result.emulated:
         parts += ["", layout.text(_EMULATED)]
     return layout.stack(*parts)
@@ -132,8 +135,8 @@ def _waste(dead: Sequence[Tpu | QueuedTpu]) -> str:
 
 def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
     known = "" if tpu.health == "UNKNOWN" else tpu.health
-    health = ": ".join(filter(None, (known, tpu.health_description)))
-    chips = "unknown" if tpu.chips is None else str(tpu.chips)
+    health = ": ".join(word for word in (known, tpu.health_description) if word)
+    chips = "unknown chips" if tpu.chips is None else format_count(tpu.chips, "chip")
     so_far = f"{format_usd(tpu.usd_so_far)} so far"
     if tpu.why_no_cost:
         so_far = f"unknown so far: {tpu.why_no_cost}"
@@ -141,7 +144,7 @@ def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
         ("name", tpu.name),
         ("provider", tpu.provider),
         ("zone", tpu.zone or ""),
-        ("type", f"{_type(tpu)} ({chips} chips)"),
+        ("type", f"{_type(tpu)} ({chips})"),
         ("state", tpu.state),
         ("health", health),
         ("symptoms", "; ".join(tpu.symptoms)),
@@ -160,7 +163,7 @@ def _tpu_rows(tpu: Tpu) -> list[tuple[str, str]]:
 def _costs(tpu: Tpu, so_far: str) -> str:
     if tpu.provisioning != "units":
         return f"{format_usd(tpu.usd_per_hour)} per hour, {so_far}"
-    left = "" if tpu.units_left is None else f"; {tpu.units_left:g} units left"
+    left = "" if tpu.units_left is None else f"; {tpu.units_left:,.1f} units left"
     hours = "" if tpu.hours_left is None else f", {format_duration(tpu.hours_left * 3600)}"
     return f"{units_per_hour(tpu)}{left}{hours}"
 
@@ -174,7 +177,7 @@ def units_per_hour(tpu: Tpu) -> str:
 
 def balance_line(balance: Balance) -> str:
     """Say what is left in an account, and for how long it lasts."""
-    left = "unknown" if balance.left is None else f"{balance.left:g}"
+    left = "unknown" if balance.left is None else f"{round(balance.left, 1):g}"
     parts = [f"{balance.provider}: {left} {balance.unit} left"]
     if balance.rate_per_hour is not None:
         parts.append(f"{balance.rate_per_hour:g} per hour in use")
@@ -183,7 +186,7 @@ def balance_line(balance: Balance) -> str:
     if balance.reserved:
         parts.append(f"{balance.reserved:g} of them reserved")
     if balance.refreshes:
-        parts.append(f"new ones at {balance.refreshes}")
+        parts.append(f"new ones at {format_moment(balance.refreshes)}")
     return ", ".join(parts)
 
 
@@ -196,29 +199,30 @@ def render_check(result: ProviderCheck) -> str:
 
 def render_offers(result: Offers) -> RenderableType:
     """Show what can be had, cheapest first, and who could not be asked."""
-    table = layout.table(
-        "provider", "type", "zone", "how", "per hour", "left", "limit", "known from"
-    )
+    rows: list[tuple[str, ...]] = []
+    notes: dict[str, str] = {}
     for offer in result.offers:
         price = format_usd(offer.usd_per_hour)
         if offer.units_per_hour is not None:
             price = f"{offer.units_per_hour:g} units"
         how = offer.provisioning.replace("_", " ")
-        table.add_row(
+        cells = (
             offer.provider,
             offer.accelerator_type,
             offer.zone or "-",
-            f"{how}, not available" if offer.available is False else how,
+            f"{how}, not now" if offer.available is False else how,
             price,
-            "unknown" if offer.quota_left is None else f"{offer.quota_left:g}",
+            "unknown" if offer.quota_left is None else f"{round(offer.quota_left, 1):g}",
             "-" if offer.limit_hours is None else f"{offer.limit_hours:g} h",
-            "; ".join(offer.evidence),
+            notes.setdefault("; ".join(offer.evidence), str(len(notes) + 1)),
         )
-    lines = [] if result.offers else ["No offers."]
+        rows.append(cells)
+    titles = ("provider", "type", "zone", "how", "per hour", "left", "limit", "note")
+    lines = layout.plain_table(titles, rows) if rows else ["No offers."]
+    lines += ["", *(f"{number}. {note}" for note, number in notes.items()), ""] if notes else []
     lines += [f"{balance_line(each)}." for each in result.balances]
     lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
-    words = layout.text("\n".join(lines))
-    return layout.stack(table, "", words) if result.offers else words
+    return layout.text("\n".join(lines))
 
 
 def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:

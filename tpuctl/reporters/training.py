@@ -98,7 +98,9 @@ def _hosted_run(run: HostedRun) -> str:
         # What a session has written may be anything.
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             lines.append(_training(from_plain(Training, dict(run.training))))
-    lines.append(f"Fetched {run.files} files ({format_bytes(run.size_bytes)}) to {run.out}.")
+    lines.append(
+        f"Fetched {format_count(run.files, 'file')} ({format_bytes(run.size_bytes)}) to {run.out}."
+    )
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.reporters import layout
-from tpuctl.units import format_usd
+from tpuctl.units import format_count, format_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,8 @@ def _type_rows(kind: AcceleratorType) -> Iterator[tuple[str, str]]:
     yield "counting", kind.counting
     yield (
         "workers",
-        f"{kind.workers}, {kind.chips_per_worker} chips, {kind.devices_per_worker} devices each",
+        f"{kind.workers}, {format_count(kind.chips_per_worker, 'chip')}, "
+        f"{format_count(kind.devices_per_worker, 'device')} each",
     )
     yield "topology", kind.topology or "unknown"
     yield "matrix units", units

@@ -270,7 +270,7 @@ class Kaggle:
             runtime_version="",
             created=run.asked,
             expires=run.ends_by if run.limit_s else None,
-            labels={},
+            labels={"page": run.url},
             usd_per_hour=0.0,
             usd_so_far=0.0,
             emulated=self.client.endpoint.is_local,

@@ -31,7 +31,7 @@ from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
 from tpuctl.settings import state_dir
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
-from tpuctl.units import format_bytes, format_count, format_duration
+from tpuctl.units import format_bytes, format_count, format_duration, format_moment
 
 SCHEMA = "tpuctl-kaggle/1"
 PREFIX = "tpuctl-"
@@ -185,7 +185,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
     how = "in the kernel's source" if packed.fits_in_source else "as a private data set"
     told = (
         f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
-        + (f", new ones at {quota.refreshes}" if quota.refreshes else ""),
+        + (f", new ones at {format_moment(quota.refreshes)}" if quota.refreshes else ""),
         f"the session ends after {format_duration(most_h * 3600)} at the latest",
         f"sends {format_count(packed.files, 'file')} with tpuctl, "
         f"{format_bytes(len(packed.archive))} {how}",
@@ -371,7 +371,7 @@ def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> st
 
 def _check_quota(quota: Quota) -> None:
     if quota.left_hours <= 0:
-        again = f" New hours come at {quota.refreshes}." if quota.refreshes else ""
+        again = f" New hours come at {format_moment(quota.refreshes)}." if quota.refreshes else ""
         raise QuotaExceededError(
             f"None of the {quota.total_hours:.0f} TPU hours of this week is left on Kaggle "
             f"({quota.used_hours:.1f} used, {quota.reserved_hours:.1f} reserved).{again}",

@@ -158,8 +158,10 @@ def _report(folder: str, name: str, content: dict[str, Any]) -> None:
 
 def _state(folder: str) -> dict[str, Any]:
     """Return a job's state, process id and exit report."""
-    processes = _read(folder, _PID)
-    is_alive = processes is not None and _is_alive(processes)
+    # Asked first: who starts the job ends after pid.json is there, so a new job is never lost.
+    is_alive = _is_starting(folder)
+    if processes := _read(folder, _PID):
+        is_alive = _is_alive(processes)
     # Read after that check: a supervisor writes this before it ends, so an ended job is never lost.
     ended = _read(folder, _EXIT)
     pid = processes["pid"][0] if processes else None
@@ -172,6 +174,12 @@ def _state(folder: str) -> dict[str, Any]:
 def _identity(pid: int) -> list[int | None]:
     """Return a process id with its start time, because ids are reused."""
     return [pid, process.start_ticks(pid)]
+
+
+def _is_starting(folder: str) -> bool:
+    """Whether the process that was asked to start the job still runs."""
+    starter = (_read(folder, _JOB) or {}).get("starter")
+    return starter is not None and starter == [_boot(), *_identity(starter[1])]
 
 
 def _is_alive(processes: dict[str, Any]) -> bool:
@@ -204,7 +212,8 @@ def _make_folder(request: dict[str, Any]) -> str:
         # Folders of an earlier version could be read by others.
         for each in (os.path.dirname(jobs), jobs):
             os.chmod(each, 0o700)
-        _save(os.path.join(part, _JOB), json.dumps({**kept, "started_s": time.time()}).encode())
+        kept |= {"started_s": time.time(), "starter": [_boot(), *_identity(os.getpid())]}
+        _save(os.path.join(part, _JOB), json.dumps(kept).encode())
         for name in (_PID, _EXIT, _STOPPED):
             _save(os.path.join(part, name + _PART), b" " * _REPORT_BYTES)
         os.rename(part, folder)
