@@ -1,6 +1,7 @@
 """TPUs on Compute Engine: one set of verbs for both control planes."""
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -347,12 +348,19 @@ while data := here.recv(65536):
 """
 
 
+# gcloud 528 takes the VM of a Cloud TPU from the same guest attribute.
+@pytest.mark.parametrize(("provider", "vm"), [("gce", "t1"), ("cloud-tpu", "t1-w-0")])
 def test_workers_are_reached_through_iap_with_gcloud_as_proxy_command(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+    world: Worlds,
+    monkeypatch: pytest.MonkeyPatch,
+    tpuctl: Tpuctl,
+    tmp_path: Path,
+    provider: str,
+    vm: str,
 ) -> None:
     pytest.importorskip("asyncssh", reason="asyncssh is not installed")
     open_gce(world, monkeypatch, FAST, real_time=True, machines=tmp_path / "machines")
-    library.create("t1", "v6e-4", zone=ZONE, provider="gce", internal_ip=True)
+    library.create("t1", "v6e-4", zone=ZONE, provider=provider, internal_ip=True)
     (host,) = library.Workers("t1").reach()[0]
     program, log = tmp_path / "bin" / "gcloud", tmp_path / "log"
     program.parent.mkdir()
@@ -361,9 +369,10 @@ def test_workers_are_reached_through_iap_with_gcloud_as_proxy_command(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     ran = tpuctl("run", "t1", "--iap", "--", "echo", "through the tunnel")
-    assert (ran.exit_code, ran.stdout.strip()) == (0, "through the tunnel")
-    words = "compute start-iap-tunnel t1 22 --listen-on-stdin --project=practice --zone=us-east5-a"
-    assert log.read_text().splitlines()[0] == words
+    assert (ran.exit_code, ran.stdout.strip()) == (0, "through the tunnel"), ran.stderr
+    words = "22 --listen-on-stdin --project=practice --zone=us-east5-a"
+    first = log.read_text().splitlines()[0]
+    assert re.fullmatch(f"compute start-iap-tunnel ({vm}) {words}", first)
     shell = tpuctl("ssh", "t1", "--iap", "--json").data["argv"]
     assert any(word.startswith(f"ProxyCommand={program} compute start-iap") for word in shell)
 

@@ -175,8 +175,8 @@ def _node_tree(node: Node, worker: int) -> Tree:
     project = node.key.project
     return {
         "id": str(node.id + worker),
-        "name": _worker_name(node, worker),
-        "hostname": f"{_worker_name(node, worker)}.{node.key.zone}.c.{project}.internal",
+        "name": node.worker_name(worker),
+        "hostname": f"{node.worker_name(worker)}.{node.key.zone}.c.{project}.internal",
         "zone": f"projects/{project_number(project)}/zones/{node.key.zone}",
         "attributes": {**node.metadata, **_tpu_attributes(node, worker)},
         "preempted": "TRUE" if node.state == "PREEMPTED" else "FALSE",
@@ -218,10 +218,6 @@ def _find(tree: Tree, path: str) -> Any:
     return value
 
 
-def _worker_name(node: Node, worker: int) -> str:
-    return f"{node.key.name}-w-{worker}"
-
-
 def _account(email: str, scopes: list[str]) -> Tree:
     return {"email": email, "scopes": "\n".join(scopes) + "\n", "aliases": "default"}
 
@@ -241,7 +237,7 @@ def _tpu_attributes(node: Node, worker: int) -> dict[str, str]:
         "agent-worker-number": str(worker),
         "instance-id": node.key.name,
         "worker-network-endpoints": ",".join(
-            f"{_worker_name(node, index)}:{node.id + index}:{internal}"
+            f"{node.worker_name(index)}:{node.id + index}:{internal}"
             for index, (internal, _) in enumerate(node.addresses)
         ),
         "tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items()),

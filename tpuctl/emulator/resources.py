@@ -150,6 +150,16 @@ class Node(Host):
     running = frozenset({"READY", "REPAIRING"})
     publishes = True
 
+    def worker_name(self, worker: int) -> str:
+        """The name of a worker's VM."""
+        return f"{self.key.name}-w-{worker}"
+
+    def published_attributes(self, worker: int) -> dict[str, str]:
+        """A worker of a Cloud TPU publishes the name of its VM beside its host key."""
+        found = super().published_attributes(worker)
+        name = {"guestInventory/hostname": self.worker_name(worker)}
+        return {**name, **found} if found else found
+
     def usd_per_hour(self) -> float | None:
         """Return its list price; nobody knows that of a reservation."""
         if self.reserved:
