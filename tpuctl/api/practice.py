@@ -24,7 +24,7 @@ def start(
     allow_unauthenticated: bool = False,
     on_started: Callable[[Started], None] = lambda started: None,
 ) -> Started:
-    """Start an emulator of the Cloud TPU API, or resume the last one unless `fresh`.
+    """Start an emulator of Google Cloud, Colab and Kaggle, or resume the last one unless `fresh`.
 
     `scenario` is a JSON file with zones, capacity and faults. With `allow_unauthenticated`, every
     user of this machine can use it, and run commands as you. `on_started` is called when the

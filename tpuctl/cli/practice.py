@@ -15,7 +15,7 @@ from tpuctl.reporters import practice as report
 emulator = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Run a local emulator of the Cloud TPU API: no account, no bill.",
+    help="Run a local emulator of Google Cloud, Colab and Kaggle: no bill.",
     epilog=examples(
         'eval "$(tpuctl emulator start --detach)"', "tpuctl emulator status", "tpuctl emulator stop"
     ),
