@@ -119,7 +119,7 @@ def delete_orphans(
 class _Judge:
     """Decides which groups nobody needs.
 
-    Whoever may write labels can copy or invent them. So those of a TPU count only if the journal
+    Anyone with write access can copy or invent labels. So a TPU's labels count only if the journal
     knows the TPU, under the same name, zone and id.
     """
 

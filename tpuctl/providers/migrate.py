@@ -102,7 +102,7 @@ def migrate(
 
 
 def _options(node: Node, *, is_queued: bool) -> CreateOptions:
-    """Return the options of the new TPU; whoever waited in a queue waits with flex-start."""
+    """Return the options of the new TPU; a queued resource becomes a flex-start request."""
     same = clone_options(node)
     flex = is_queued and not node.spot and not node.reserved
     ttl_s = same.ttl_s or (float(flex_limits().max_run_s) if flex and not same.max_usd else None)

@@ -89,7 +89,7 @@ class Actions(WorkerActions):
             return None
         known = state.tpu
         gone = self._api.why_gone(state.name, zone=known.zone, since=known.created)
-        # A group that was deleted took its VMs along, whoever did it.
+        # Deleting a managed instance group also deletes its VMs.
         return gone.cause == "deleted" if gone else None
 
     def create(self, state: WatchState) -> None:

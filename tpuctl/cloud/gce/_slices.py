@@ -176,7 +176,7 @@ class Slices:
                 raise UnavailableError(
                     f"{context.doing}: {operation.get('operationType')} of a part of it did not "
                     f"end within {WAIT_S:g} s.",
-                    hint="Run the same command again: it goes on from there.",
+                    hint="Run the same command again; it resumes from there.",
                 )
             self._clock.sleep(POLL_S)
             waited_s += POLL_S
