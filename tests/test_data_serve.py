@@ -1,5 +1,6 @@
 """A tf.data service: real servers, kept alive, used by a real pipeline, ended with their owner."""
 
+import asyncio
 import http.server
 import importlib.util
 import json
@@ -16,7 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -24,9 +26,12 @@ import pytest
 import tpuctl
 from tests.attackers import CONNECT, NOBODY, as_nobody, attack, listening_on, own_address
 from tests.conftest import Tpuctl
-from tpuctl.datasets import serve_agent
+from tpuctl.datasets import serve, serve_agent
 from tpuctl.datasets.serve import Watch, line_of, plan_servers
 from tpuctl.errors import UsageError
+from tpuctl.remote.connection import Connection
+from tpuctl.remote.hosts import Host
+from tpuctl.remote.run import Stopped
 
 needs_tf = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
@@ -379,3 +384,15 @@ def alive_in(folder: Path) -> list[int]:
             if any(str(folder) in word for word in process.cmdline()):
                 found.append(process.pid)
     return found
+
+
+def test_a_machine_that_never_reports_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "REPORT_S", 0.0)
+    hosts = tuple(Host(index, f"10.0.0.{index}", "me") for index in range(2))
+    plans = plan_servers(["a", "b"], workers=2, port=5050, folder="/x", is_open=False)
+    watch = Watch(plans, lambda service: None, lambda note: None, False)
+    watch.machines[0] = "here"
+    tunnels = serve._Tunnels("/x", hosts, watch)
+    with pytest.raises(Stopped):
+        asyncio.run(tunnels.open(cast(Connection, SimpleNamespace(host=hosts[0]))))
+    assert "machine 1 within" in str(watch.error)

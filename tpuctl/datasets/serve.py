@@ -274,6 +274,10 @@ def _agent(request: dict[str, Any]) -> "Iterator[subprocess.Popen[str]]":
             agent.stdout.close()
 
 
+# An agent reports before it imports TensorFlow.
+REPORT_S = 120.0
+
+
 class _Tunnels:
     """SSH tunnels that put the socket file of every server on every machine, and on this one.
 
@@ -291,7 +295,15 @@ class _Tunnels:
 
     async def open(self, connection: Connection) -> None:
         """Open the tunnels of one machine; raises Stopped with the error in `watch`."""
-        await self.have_all_reported.wait()
+        try:
+            await asyncio.wait_for(self.have_all_reported.wait(), REPORT_S)
+        except asyncio.TimeoutError:
+            silent = ", ".join(map(str, sorted(self.expected - self._watch.machines.keys())))
+            self._watch.error = ServiceFailedError(
+                f"The servers did not start on machine {silent} within {REPORT_S:g} s.",
+                hint="Check that --python starts there, and how busy the machine is.",
+            )
+            raise Stopped from None
         place, machines = self._places[connection.host.index], self._watch.machines
         try:
             serve_agent.claim_folder(self._folder)
