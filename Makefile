@@ -17,7 +17,7 @@ PIP_HOSTED := $(VENV_HOSTED)/bin/python -m pip install --quiet --disable-pip-ver
 # has compiled makes each start a third slower.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted test-kills lint docs smoke smoke-all bench golden fuzz soak clean
+.PHONY: setup demo test test-quick test-heavy test-failed test-beam test-torch test-xla test-aot-newest test-clients test-hosted test-kills lint docs smoke smoke-all bench bench-pipelines golden fuzz soak clean
 
 setup: $(READY)  ## Make .venv with everything the other targets need.
 
@@ -66,21 +66,31 @@ test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigab
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
-test-clients: $(READY_CLIENTS)  ## gcloud and clients of others with the emulator, in an environment of its own (2 GB).
-	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py
+test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and clients of others with the emulator, in three environments of their own (4 GB).
+	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_tools.py
+	$(VENV_CLIENTS)-tools/bin/python -m pytest -p no:unraisableexception -m clients -k 'skypilot or dstack' tests/test_clients_tools.py
+	$(VENV_CLIENTS)-beam/bin/python -m pytest -p no:unraisableexception -m clients -k beam tests/test_clients_storage.py
 	$(VENV_CLIENTS)/bin/python -m pytest -k kubernetes tests/test_gke_manifest.py
 
 $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 	$(PYTHON) -m venv $(VENV_CLIENTS)
 	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh,gke]' \
-		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout
+		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 tpu-runner tpu_pod_commander eopod ray zarr datasets kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout
 	touch $(READY_CLIENTS)
+
+# These hold back libraries that the others have newer.
+$(VENV_CLIENTS)-tools/.ready: TOOLS = 'skypilot[gcp]' 'dstack[gcp]'
+$(VENV_CLIENTS)-beam/.ready: TOOLS = 'apache-beam[gcp]'
+$(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready: pyproject.toml constraints-clients.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-clients.txt -e '.[gcp]' $(TOOLS) hypothesis jsonschema pytest pytest-timeout
+	touch $@
 
 test-hosted: $(READY) $(READY_HOSTED) $(VENV)-colab/.ready  ## The official command lines against the emulator, in an environment of their own.
 	$(BIN)/python -m pytest -m hosted
 
-test-kills: $(READY)  ## Every command on Colab, struck at every request in six ways; an hour.
-	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest -n 2 tests/test_hosted_kills.py
+test-kills: $(READY)  ## Every command on Colab, Kaggle and Compute Engine, struck at every request; hours.
+	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest -n 2 tests/test_hosted_kills.py tests/test_gce_kills.py
 
 # kaggle 2.2.5 wants a certifi that did not exist when it was released, and does not declare six.
 # Where they cannot be installed, the tests skip and say so.
@@ -114,8 +124,16 @@ docs: $(READY)  ## Build the site into site/; a warning fails. Look at it with: 
 bench: $(READY)  ## Print every figure we promise, as ratios within one run.
 	$(BIN)/python -m benchmarks
 
+bench-pipelines: $(READY)  ## profile run on pipelines after public ones, with PyTorch's (gigabytes, a quarter of an hour).
+	$(PYTHON) -m venv $(VENV)-pipelines
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $$($(VENV)-pipelines/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth
+	$(VENV)-pipelines/bin/python -m pip install --quiet --disable-pip-version-check \
+		'torch>=2.5' torchvision timm webdataset datasets py-spy
+	$(VENV)-pipelines/bin/python -m benchmarks.pipelines --out pipelines.md
+
 soak: $(READY)  ## Interrupt every command at every point, in every way; watch for a day. Hours.
 	$(BIN)/python -m tests.soak
+	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest tests/test_gce_kills.py
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)
@@ -127,4 +145,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf site $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf site $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_CLIENTS)-tools $(VENV_CLIENTS)-beam $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache

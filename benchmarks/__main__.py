@@ -10,6 +10,7 @@ import benchmarks
 NOT_A_BENCHMARK = {
     "__main__", "timing", "peers", "presize_peer", "presize_whole_peer", "profile_pipelines",
     "labelled_pipelines", "profile_labels", "profile_records", "fit_program",
+    "side_attribution", "side_detection",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ The photographs are those of scikit-learn, cut and scaled, in the folder TPUCTL_
 made in a temporary one. TPUCTL_BENCH_CALLS sets the parallel calls; without it tf.data chooses.
 """
 
+import io
 import os
 import tempfile
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 SIZE, BATCH, PHOTOS = 224, 16, 48
 WIDTH, HEIGHT = 1500, 1000
@@ -136,6 +138,47 @@ def serial() -> Any:
     options = tf.data.Options()
     options.experimental_optimization.map_parallelization = False
     return dataset.batch(BATCH).prefetch(2).with_options(options)
+
+
+class Plain:
+    """The same stages as functions in Python, without tf.data."""
+
+    @staticmethod
+    def read(path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    @staticmethod
+    def decode(content: bytes) -> Any:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.convert("RGB")
+
+    @staticmethod
+    def resize(image: Any) -> Any:
+        return image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+
+    @staticmethod
+    def augment(image: Any) -> Any:
+        pixels = np.asarray(image, "float32")[:, ::-1]
+        return np.clip(pixels * 1.1 - pixels.mean() * 0.1, 0, 255)
+
+
+PYTHON_STAGES = {
+    "read": Plain.read, "decode": Plain.decode, "resize": Plain.resize, "augment": Plain.augment,
+}  # fmt: skip
+
+
+def iterable() -> Any:
+    """Batches from a generator."""
+    while True:
+        batch = []
+        for path in photos():
+            value: Any = path
+            for function in PYTHON_STAGES.values():
+                value = function(value)
+            batch.append(value)
+            if len(batch) == BATCH:
+                yield np.stack(batch)
+                batch = []
 
 
 def bursty() -> Any:

@@ -1,6 +1,7 @@
 """tpuctl beside other tools at the same job, as the table of docs/peers.md.
 
-    python -m benchmarks side_by_side             # measures, and writes the table into the page
+    python -m benchmarks side_by_side             # measures all, and writes the tables into the page
+    python -m benchmarks.side_by_side start-up    # one part: start-up reading list detection attribution
 
 CPU time of all processes, because other programs on the machine distort it least; the candidates in
 turns, medians. Peers are installed in environments of their own (benchmarks/peers.py says where). One
@@ -10,6 +11,7 @@ that cannot be installed is a row that says so.
 import os
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,15 +23,17 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks import side_attribution, side_detection
 from benchmarks.peers import SINGLE_THREADED, make_environment
 
 PAGE = Path(__file__).parents[1] / "docs" / "peers.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-HEAD = ("| job | tool | CPU time | of tpuctl's |", "|---|---|---|---|")
+HEAD = ("| tool | CPU time | of tpuctl's | spread |", "|---|---|---|---|")
 ROUNDS = 3
 IMAGES, EPOCHS = 256, 4
 # More than this of the machine taken by others makes a figure doubtful.
 BUSY = 0.1
+# No colour, and no reports of use.
+_SILENT = {"NO_COLOR": "1", "SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "DO_NOT_TRACK": "1"}
 
 _COMMON = """
 import io, os, sys, time
@@ -84,15 +88,57 @@ source = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(files)).shu
 finish(sum(len(images) for images, _ in source.map(decode).batch(32)))
 """,
 }
+# FFCV compiles its loader in the first epoch, which is left out; its own file holds the same images.
+READERS["FFCV"] = """
+import numpy as np, simplejpeg, webdataset
+from PIL import Image
+from ffcv.fields import IntField, RGBImageField
+from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
+from ffcv.loader import Loader, OrderOption
+from ffcv.writer import DatasetWriter
+source = webdataset.WebDataset(sorted(map(str, (folder / "wds").glob("*.tar"))), shardshuffle=False)
+images = [(Image.fromarray(simplejpeg.decode_jpeg(one["jpg"])), int(one["cls"])) for one in source]
+fields = {"image": RGBImageField(write_mode="jpg"), "label": IntField()}
+DatasetWriter(str(folder / "images.beton"), fields, num_workers=1).from_indexed_dataset(images)
+decoders = {"image": [SimpleRGBImageDecoder()], "label": [IntDecoder()]}
+loader = Loader(str(folder / "images.beton"), batch_size=32, num_workers=os.cpu_count(),
+                order=OrderOption.QUASI_RANDOM, pipelines=decoders, drop_last=False)
+def epoch():
+    return sum(len(images) for images, _ in loader)
+epoch()
+begun = sum(os.times()[:4])
+finish(sum(epoch() for _ in range(epochs)))
+"""
 _PEERS = {
-    "webdataset": ("webdataset", "simplejpeg", "numpy", "pillow"),
-    "Hugging Face datasets": ("datasets", "simplejpeg", "pillow"),
+    # It builds with the headers of OpenCV and libturbojpeg (Debian: libopencv-dev,
+    # libturbojpeg0-dev) only.
+    "FFCV": (
+        "ffcv==1.0.2",
+        "torch==2.13.0",
+        "numpy<2",
+        "opencv-python-headless==4.10.0.84",
+        "webdataset==1.0.2",
+        "simplejpeg==1.9.0",
+        "pillow",
+    ),
+    "webdataset": ("webdataset==1.0.2", "simplejpeg==1.9.0", "numpy", "pillow"),
+    "Hugging Face datasets": ("datasets==5.2.0", "simplejpeg==1.9.0", "pillow"),
+}
+# What each is asked for: its help. Their packages, pinned.
+STARTUPS = {
+    "tpu-info": side_detection.PINS["tpu-info"],
+    "hf": side_detection.PINS["huggingface_hub"],
+    "accelerate": side_detection.PINS["accelerate"],
+    "xpk": ("xpk==1.16.0",),
+    "dstack": ("dstack==0.22.5",),
+    "sky": ("skypilot==0.14.1",),
 }
 _VERSIONS = {
     "tf.data TFRecord": "tensorflow",
     "webdataset": "webdataset",
     "Hugging Face datasets": "datasets",
     "Grain ArrayRecord": "grain",
+    "FFCV": "ffcv",
     "tpuctl `open_batches`": "tpuctl",
 }
 
@@ -107,34 +153,35 @@ class Candidate:
     why: str = ""
 
 
-def main(_: Sequence[str] = ()) -> None:
-    """Measure, and write the table into the page."""
-    began, others = psutil.cpu_times(), psutil.Process().cpu_times()
-    with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder:
-        lines = [*HEAD, *rows("start-up", startups(), 1e3, "ms")]
-        lines += rows(
-            "read a presized image, decoded", readers(Path(folder)), 1e6 / (IMAGES * EPOCHS), "us"
+def main(words: Sequence[str] = ()) -> None:
+    """Measure all parts, or those named, and write each into the page."""
+    for part in words or PARTS:
+        began, others = psutil.cpu_times(), psutil.Process().cpu_times()
+        lines = PARTS[part]()
+        now, mine = psutil.cpu_times(), psutil.Process().cpu_times()
+        total = sum(now[:8]) - sum(began[:8])
+        own = sum(mine[:4]) - sum(others[:4])
+        busy = max(0.0, 1 - (now.idle - began.idle + now.iowait - began.iowait + own) / total)
+        state = (
+            "busy with other programs: compare only what is far apart" if busy > BUSY else "quiet"
         )
-    now, mine = psutil.cpu_times(), psutil.Process().cpu_times()
-    total = sum(now[:8]) - sum(began[:8])
-    own = sum(mine[:4]) - sum(others[:4])
-    busy = max(0.0, 1 - (now.idle - began.idle + now.iowait - began.iowait + own) / total)
-    state = "busy with other programs: compare only what is far apart" if busy > BUSY else "quiet"
-    day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    where = f"{platform.machine()} virtual machine, {os.cpu_count()} vCPUs, Python {platform.python_version()}"
-    write(PAGE, [f"Measured on {day}: {where}, {state}.", "", *lines])
+        day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        where = f"{platform.machine()} virtual machine, {os.cpu_count()} vCPUs, Python {platform.python_version()}"
+        write(PAGE, part, [f"Measured on {day}: {where}, {state}.", "", *lines])
 
 
-def write(page: Path, lines: Sequence[str]) -> None:
-    """Put the measured part into the page."""
+def write(page: Path, part: str, lines: Sequence[str]) -> None:
+    """Put a measured part into the page."""
     text = page.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
+    head, rest = text.split(f"<!-- measured: {part} -->")
+    after = rest.split("<!-- end -->", 1)[1]
+    body = "\n".join(lines)
     page.write_text(
-        f"{head}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.split(END)[1]}", encoding="utf-8"
+        f"{head}<!-- measured: {part} -->\n\n{body}\n\n<!-- end -->{after}", encoding="utf-8"
     )
 
 
-def rows(job: str, candidates: Sequence[Candidate], factor: float, unit: str) -> list[str]:
+def rows(candidates: Sequence[Candidate], factor: float, unit: str) -> list[str]:
     """One line for each tool; the first is ours."""
     able = [each for each in candidates if each.measure]
     found: dict[str, list[float]] = {each.name: [] for each in able}
@@ -142,50 +189,123 @@ def rows(job: str, candidates: Sequence[Candidate], factor: float, unit: str) ->
         for each in able:
             assert each.measure is not None
             found[each.name].append(each.measure())
-    ours = statistics.median(found[able[0].name])
     lines = []
     for each in candidates:
         if not each.measure:
-            lines.append(f"| {job} | {each.name} | {each.why} | |")
+            lines.append(f"| {each.name} | {each.why} | | |")
             continue
+        ratios = [a / b for a, b in zip(found[each.name], found[able[0].name], strict=True)]
         took = statistics.median(found[each.name])
         lines.append(
-            f"| {job} | {each.name} {each.version} | {took * factor:,.0f} {unit} | {took / ours:.2f} |"
+            f"| {each.name} {each.version} | {took * factor:,.0f} {unit} |"
+            f" {statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
         )
     return lines
 
 
-def startups() -> list[Candidate]:
-    """Commands that say what is there."""
+def startups() -> list[str]:
+    """The help of each tool, and `tpuctl doctor`."""
     own = [sys.executable, "-m", "tpuctl"]
+    version = _version(sys.executable, "tpuctl")
     found = [
-        Candidate(
-            "`tpuctl --help`",
-            _version(sys.executable, "tpuctl"),
-            lambda: command_s([*own, "--help"]),
-        )
+        Candidate("`tpuctl --help`", version, lambda: command_s([*own, "--help"])),
+        Candidate("`tpuctl doctor`", version, lambda: command_s([*own, "doctor", "--json"])),
+        *(_installed(command, packages) for command, packages in STARTUPS.items()),
     ]
-    found.append(
-        Candidate(
-            "`tpuctl doctor`", found[0].version, lambda: command_s([*own, "doctor", "--json"])
-        )
-    )
-    for name, package, words in (
-        ("`tpu-info --version`", "tpu-info", ["tpu-info", "--version"]),
-        ("`hf version`", "huggingface_hub", ["hf", "version"]),
-    ):
-        found.append(_installed(name, package, words))
-    return found
+    return [*HEAD, *rows(found, 1e3, "ms")]
 
 
-def _installed(name: str, package: str, words: Sequence[str]) -> Candidate:
+def _installed(command: str, packages: Sequence[str]) -> Candidate:
+    name, package = f"`{command} --help`", packages[0].partition("==")[0]
     try:
-        python = make_environment(package, [package])
-        command = [str(python.with_name(words[0])), *words[1:]]
+        python = make_environment(package, packages)
+        words = [str(python.with_name(command)), "--help"]
+        command_s(words)
+    except (subprocess.CalledProcessError, OSError) as error:
+        return Candidate(name, "", None, f"not run: {type(error).__name__}")
+    return Candidate(name, _version(str(python), package), lambda: command_s(words))
+
+
+def reading() -> list[str]:
+    """Presized images as arrays."""
+    with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder:
+        return [*HEAD, *rows(readers(Path(folder)), 1e6 / (IMAGES * EPOCHS), "us")]
+
+
+_LIST = """
+import sys
+from google.cloud import tpu_v2
+from google.oauth2.credentials import Credentials
+kind = tpu_v2.TpuClient.get_transport_class("rest")
+client = tpu_v2.TpuClient(transport=kind(host=sys.argv[1], url_scheme="http", credentials=Credentials(sys.argv[2])))
+names = [node.name for node in client.list_nodes(parent="projects/practice/locations/us-central1-a")]
+assert len(names) == 3, names
+"""
+_LIST_TPUNICORN = """
+import sys
+import tpunicorn.api as api
+from google.oauth2.credentials import Credentials
+api.API_ROOT = sys.argv[1] + "/v2"
+client = api.Client(project="practice", credentials=Credentials(sys.argv[2]))
+assert len(list(client.list_nodes("us-central1-a"))) == 3
+"""
+
+
+def listing() -> list[str]:
+    """List three TPUs of the emulator."""
+    from tests.clients import emulator_for_clients
+
+    own = [sys.executable, "-m", "tpuctl"]
+    zone = ("--zone", "us-central1-a")
+    with (
+        tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder,
+        emulator_for_clients(Path(folder)) as target,
+    ):
+        for name in ("a", "b", "c"):
+            kind = ("--accelerator-type", "v5e-8", "--ttl", "4h", "--yes")
+            command_s([*own, "create", name, *kind, *zone])
+        place = [target.place, target.token]
+        gcloud = ["gcloud", "compute", "tpus", "tpu-vm", "list", *zone, "--format=json"]
+        version = _version(sys.executable, "tpuctl")
+        found = [
+            Candidate("`tpuctl list`", version, lambda: command_s([*own, "list", *zone])),
+            _program(
+                "google-cloud-tpu, in Python",
+                "google-cloud-tpu",
+                sys.executable,
+                [_LIST, *place],
+            ),
+            _program(
+                "tpunicorn2, in Python",
+                "tpunicorn2",
+                "",
+                [_LIST_TPUNICORN, *place],
+            ),
+            Candidate("`gcloud compute tpus tpu-vm list`", _gcloud(), lambda: command_s(gcloud))
+            if _gcloud()
+            else Candidate("gcloud", "", None, "not installed"),
+        ]
+        return [*HEAD, *rows(found, 1e3, "ms")]
+
+
+def _program(name: str, package: str, python: str, code: Sequence[str]) -> Candidate:
+    try:
+        where = python or str(
+            make_environment(package, ("tpunicorn2==1.0.2", "google-api-python-client"))
+        )
+        command = [where, "-c", *code]
         command_s(command)
     except (subprocess.CalledProcessError, OSError) as error:
         return Candidate(name, "", None, f"not run: {type(error).__name__}")
-    return Candidate(name, _version(str(python), package), lambda: command_s(command))
+    return Candidate(name, _version(where, package), lambda: command_s(command))
+
+
+def _gcloud() -> str:
+    found = shutil.which("gcloud")
+    if not found:
+        return ""
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    return said.splitlines()[0].rpartition(" ")[2]
 
 
 def readers(folder: Path) -> list[Candidate]:
@@ -230,7 +350,7 @@ def reader(name: str, code: str, folder: Path) -> Candidate:
 def command_s(command: Sequence[str]) -> float:
     """CPU seconds of a command and of its children."""
     before = os.times()
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "NO_COLOR": "1"})
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **_SILENT})
     after = os.times()
     return (
         after.children_user + after.children_system - before.children_user - before.children_system
@@ -252,5 +372,14 @@ def _version(python: str, package: str) -> str:
     ).stdout.strip()
 
 
+PARTS: dict[str, Callable[[], list[str]]] = {
+    "start-up": startups,
+    "reading": reading,
+    "list": listing,
+    "detection": side_detection.table,
+    "attribution": side_attribution.table,
+}
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

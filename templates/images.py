@@ -231,7 +231,7 @@ class Kept(Shards):
 
 
 class Fake:
-    """One batch that never changes: the model learns it by heart and nobody waits for input."""
+    """One batch that never changes: the model memorises it and never waits for input."""
 
     names, has_labels = list(ROTATIONS), True
 

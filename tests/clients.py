@@ -1,12 +1,15 @@
 """A running emulator for clients that nobody here wrote, as `tpuctl emulator start` leaves it."""
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,3 +68,14 @@ def need(program: str) -> str:
     if found is None:
         pytest.skip(f"{program} is not installed")
     return found
+
+
+def service(target: Target, name: str, version: str) -> Any:
+    """A client made of a discovery document, whose root is the emulator."""
+    discovery = pytest.importorskip("googleapiclient.discovery")
+    from google.oauth2.credentials import Credentials
+
+    folder = resources.files("googleapiclient.discovery_cache") / "documents"
+    document = json.loads((folder / f"{name}.{version}.json").read_text())
+    document["rootUrl"] = f"{target.place}/"
+    return discovery.build_from_document(document, credentials=Credentials(target.token))

@@ -27,6 +27,7 @@ hypothesis.settings.load_profile("shared")
 
 EMULATOR_TOKEN = "only-the-tests-know-this"
 GOLDEN = Path(__file__).parent / "golden"
+LEAN = Path(__file__).parent / "lean"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,8 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def alone(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Keep the developer's own settings, home and cache out of every test."""
+    if request.node.get_closest_marker("tf"):
+        monkeypatch.setenv("PYTHONPATH", str(LEAN), prepend=os.pathsep)
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "XDG_"))]:
         if name != "TPUCTL_TPU_TOKEN_FILE":
             monkeypatch.delenv(name)

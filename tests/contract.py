@@ -349,3 +349,17 @@ def missing(data: Any, shape: Shape, where: str = "data") -> list[str]:
         else:
             found += missing(data[name], below, here)
     return found
+
+
+def other_keys(ours: Any, theirs: Any, where: str = "data") -> list[str]:
+    """Where two measurements have other keys; lists may be empty, and values null, in one."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        odd = [f"{where}.{key}" for key in ours.keys() ^ theirs.keys()]
+        both = ours.keys() & theirs.keys()
+        return odd + [
+            each for key in both for each in other_keys(ours[key], theirs[key], f"{where}.{key}")
+        ]
+    if isinstance(ours, list) and isinstance(theirs, list):
+        pairs = zip(ours, theirs, strict=False)
+        return [each for pair in pairs for each in other_keys(*pair, f"{where}[]")]
+    return []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
+from tpuctl.clock import Clock
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.connect import connect
 
@@ -36,9 +37,10 @@ def open_gce(
     *,
     real_time: bool = False,
     machines: Path | None = None,
+    clock: Clock | None = None,
 ) -> GceWorld:
     """Start an emulator whose Compute Engine the command line sees, too."""
-    made = world(scenario, real_time=real_time, machines=machines)
+    made = world(scenario, real_time=real_time, machines=machines, clock=clock)
     assert made.emulator.http
     monkeypatch.setenv("TPUCTL_GCE_ENDPOINT", made.emulator.http)
     return GceWorld(made, shares_clock=not real_time)

@@ -30,7 +30,7 @@ BATCH = 32
 HOST = Host("testhost", 2, 16 << 30, 12 << 30, "Test CPU", "3.11.0", "2.21.0")
 # Active milliseconds per example of each stage, the output first.
 JPEG = {"prefetch": 0.01, "batch": 0.2, "augment": 0.3, "resize": 0.5, "decode": 6.0, "read": 0.3}
-OPS = {"prefetch": "Prefetch", "batch": "BatchV2"}
+OPS = {"prefetch": "Prefetch", "batch": "BatchV2", "shuffle": "Shuffle"}
 
 
 def chain(names: tuple[str, ...], *, python: str = "", parallel: bool = True) -> ChainNode:
@@ -59,7 +59,7 @@ def nodes(
     for name, milliseconds in active_ms.items():
         op = OPS.get(name, "ParallelMapV2" if calls else "Map")
         path = (*path, op)
-        single = name not in OPS
+        single = name not in ("prefetch", "batch")
         elements = round(examples) if single else round(examples / BATCH)
         size = {"decode": 4_500_000, "read": 400_000}.get(name, 602_112) * round(examples)
         ratio = float(BATCH) if name == "batch" else 1.0

@@ -29,7 +29,7 @@ for version in 3.10 3.11 3.12 3.13; do
 done
 test "$tried" -gt 0 || { echo "smoke-all: no Python could be tried"; exit 1; }
 # A hosted notebook keeps every package that it has.
-for name in colab colab-tpu kaggle-tpu; do
+for name in colab colab-tpu kaggle kaggle-tpu; do
     "$tools/python" - "$name" >"$work/has.txt" <<'END'
 import json, sys
 known = json.load(open("tests/published_environments.json"))[sys.argv[1]]["packages"]

@@ -41,7 +41,7 @@ def gcloud(target: Target) -> Gcloud:
 
 def test_gcloud_makes_shows_and_deletes_an_instance(gcloud: Gcloud) -> None:
     at = f"--zone={ZONE}"
-    ends = ("--max-run-duration=168h", "--instance-termination-action=STOP")
+    ends = ("--max-run-duration=2880h", "--instance-termination-action=STOP")
     spot = ("--provisioning-model=SPOT", *ends)
     keys = ("--labels=owner=ana", "--metadata=enable-guest-attributes=TRUE")
     made = gcloud("instances", "create", "g1", at, f"--machine-type={TYPE}", *IMAGE, *spot, *keys)

@@ -155,6 +155,59 @@ def test_tensorstore(target: Target, driver: str) -> None:
     assert int(tensorstore.open(spec).result()[3, 4].read().result()) == 304
 
 
+def test_zarr(target: Target) -> None:
+    """Over gcsfs."""
+    pytest.importorskip("gcsfs")
+    zarr = pytest.importorskip("zarr")
+    place = {"storage_options": {"token": "anon", "skip_instance_cache": True}}
+    group = zarr.open_group("gs://photos/group.zarr", mode="w", **place)
+    array = group.create_array("a", shape=(100, 100), chunks=(30, 100), dtype="int32")
+    array[3:60] = 304
+    found = zarr.open_group("gs://photos/group.zarr", mode="r", **place)
+    assert list(found.array_keys()) == ["a"]
+    assert found["a"][:].sum() == 57 * 100 * 304
+
+
+def test_hugging_face_datasets(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over gcsfs."""
+    pytest.importorskip("gcsfs")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    place = {"storage_options": {"token": "anon", "skip_instance_cache": True}}
+    made = datasets.Dataset.from_dict({"n": list(range(1000))})
+    made.save_to_disk("gs://photos/hf", num_shards=2, **place)
+    found = datasets.load_from_disk("gs://photos/hf", **place)
+    assert sum(found["n"]) == 499_500
+    made.to_parquet("gs://photos/hf.parquet", **place)
+    files = {"data_files": "gs://photos/hf.parquet", "split": "train", "streaming": True}
+    assert len(list(datasets.load_dataset("parquet", **files, **place))) == 1000
+
+
+def test_beam(target: Target, tmp_path: Path) -> None:
+    """`gs://` of Apache Beam: it writes under other names, copies, and deletes in a batch."""
+    beam = pytest.importorskip("apache_beam")
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    out = "gs://photos/beam/out"
+    options = PipelineOptions(["--runner=DirectRunner", "--no_auth", f"--temp_location={out}-tmp"])
+    with beam.Pipeline(options=options) as pipeline:
+        lines = pipeline | beam.Create([f"line {number}" for number in range(100)])
+        lines | beam.io.WriteToText(out, num_shards=2)
+    (match,) = FileSystems.match([f"{out}-*"])
+    assert [item.path for item in match.metadata_list] == [
+        f"{out}-0000{number}-of-00002" for number in range(2)
+    ]
+    with beam.Pipeline(options=options) as pipeline:
+        lines = pipeline | beam.io.ReadFromText(f"{out}-*")
+        count = lines | beam.combiners.Count.Globally()
+        count | beam.Map(lambda number: (tmp_path / "count").write_text(str(number)))
+    assert (tmp_path / "count").read_text() == "100"
+
+
 def test_rclone(target: Target, big: Path, tmp_path: Path) -> None:
     need("rclone")
     token = {"access_token": target.token, "token_type": "Bearer", "expiry": "2099-01-01T00:00:00Z"}

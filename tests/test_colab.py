@@ -212,7 +212,7 @@ def test_the_guard_deletes_at_the_deadline_whatever_became_of_the_command(
 def test_the_guard_deletes_when_the_budget_is_spent(
     colab_world: ColabWorld, tpuctl: Tpuctl
 ) -> None:
-    colab = colab_world(scale=600)
+    colab = colab_world(scale=60)
     assert tpuctl(*NO_WAIT, "--max-units", "1").exit_code == 0
     wait_until(lambda: not ours(colab))
     spent = 100 - colab.account.balance
@@ -309,6 +309,7 @@ def test_what_colab_does_not_have_is_refused_by_name(
     assert colab.account.requests == []
 
 
+OUTPUT = "launch-job-output"
 JOB = "from pathlib import Path\nPath('made.txt').write_text('made')\nprint('trained')\n"
 
 
@@ -336,6 +337,29 @@ def test_a_launch_that_cannot_start_leaves_no_runtime(
     for words in (["missing.py"], ["job.py", "--strategy", "cpu"]):
         assert tpuctl("launch", *words, "--on", "colab", "--yes").exit_code != 0
         assert ours(colab) == []
+
+
+def test_the_plan_of_a_launch_is_shown_and_without_a_yes_nothing_is_created(
+    colab_world: ColabWorld, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colab = colab_world()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    launch = ("launch", "job.py", "--on", "colab:v6e-1")
+    shown = tpuctl(*launch, "--ttl", "2h", "--dry-run")
+    assert shown.exit_code == 0, shown.stderr
+    assert "v6e-1: units at an unknown rate, for 2h 00m" in shown.stdout
+    assert "100 units left" in shown.stdout
+    assert "launch-job-output" in shown.stdout
+    plan = tpuctl(*launch, "--dry-run", "--json").data
+    assert (plan["name"], plan["accelerator_type"]) == ("launch-job", "v6e-1")
+    # There is no terminal to ask here.
+    refused = tpuctl(*launch, "--json")
+    (error,) = refused.document["errors"]
+    assert (refused.exit_code, error["code"]) == (2, "usage")
+    assert "--yes" in error["hint"]
+    assert (colab.account.requests.count("post_runtimes"), ours(colab)) == (0, [])
+    assert not (tmp_path / OUTPUT).exists()
 
 
 def test_after_a_detached_launch_the_guard_fetches_and_deletes(
@@ -376,7 +400,7 @@ def test_watch_does_not_create_again_what_was_deleted_on_purpose(
     colab_world: ColabWorld, tpuctl: Tpuctl
 ) -> None:
     colab = colab_world(scale=60)
-    assert tpuctl(*CREATE, "--ttl", "8m").exit_code == 0
+    assert tpuctl(*CREATE, "--ttl", "40m").exit_code == 0
     ended = tpuctl("watch", "t1", "--json", "--", "sleep", "600")
     assert (ended.exit_code, ours(colab)) == (1, [])
     assert "its time to live is over" in ended.data["attempts"][0]["reason"]
@@ -421,6 +445,45 @@ def test_when_a_runtime_is_due() -> None:
     done = Record("t1", "k", "v5e-1", MORNING, until_done="j1", is_home=True)
     assert why_delete(done, later) is None
     assert "fetched" in str(why_delete(done, later, has_ended=True))
+
+
+def test_a_type_costs_what_was_measured_and_a_deleted_runtime_is_told_from_an_unknown_name(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab_world(scale=60)
+    assert tpuctl(*CREATE, "--ttl", "5m").exit_code == 0
+    wait_until(lambda: not colab_world.records.all())
+    (offer,) = tpuctl("offers", "v5e-1", "--json").data["offers"]
+    assert (offer["provider"], offer["units_per_hour"]) == ("colab", 3.0)
+    gone = tpuctl("top", "t1", "--once", "--json").document["errors"][0]
+    assert gone["message"] == (
+        "There is no runtime t1 on Colab; it was deleted: its time to live is over."
+    )
+    assert "No TPUs on Colab." in tpuctl("list", "--provider", "colab").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("gc",), ("doctor", "--provider", "colab"),
+        ("watch", "--on", "colab", "--checkpoints", "c", "--dry-run", "--", "python3", "x" * 40),
+    ],
+)  # fmt: skip
+def test_tables_are_not_wider_than_the_terminal(
+    colab_world: ColabWorld,
+    tpuctl: Tpuctl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    colab_world({"faults": [{"on": "post_runtimes", "cut": True, "after_accept": True}]})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    tpuctl(*CREATE)
+    shown = tpuctl(*words)
+    assert shown.exit_code == 0, shown.stderr
+    assert len(shown.stdout.splitlines()) > 3
+    assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
 TRAIN = """\

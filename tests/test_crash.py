@@ -1,6 +1,7 @@
 """Commands struck while they run, and run again: a sample of what `make soak` tries in full."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,18 @@ def test_a_command_that_is_struck_and_run_again_gives_the_same(
     struck: dict[str, Future[list[str]]], name: str
 ) -> None:
     assert struck[name].result() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("cache gs://", "/copies/[^/]+/\\.manifest"), ("cp down", "/out")]
+)
+def test_a_command_that_is_killed_as_it_ends_can_be_run_again(
+    tmp_path: Path, name: str, path: str
+) -> None:
+    wanted = undisturbed(CASES[name], tmp_path / "undisturbed")
+    last = [point.number for point in wanted.points if re.search(path, point.path)][-1]
+    for number in (last - 1, last):
+        interrupted(CASES[name], f"kill {number}", tmp_path / str(number), wanted)
 
 
 def test_soak_runs_outside_of_pytest_too(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`--labels FILE.csv`: every line finds its picture, or is told."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,12 @@ def test_lines_that_name_no_picture_are_told(tmp_path: Path) -> None:
     (note,) = found.notes
     assert note.startswith("No image matches 1 of the lines in")
     assert note.endswith(": 4.")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(InvalidInputError, match="not a regular file"):
+        assign_labels([ImageFile("a.jpg", 1, 1)], str(tmp_path / "labels.csv"))
 
 
 def test_a_missing_or_unreadable_file_is_one_error(tmp_path: Path) -> None:

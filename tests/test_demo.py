@@ -11,10 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import tpuctl as library
 from tests import contract
-from tests.conftest import Tpuctl
+from tests.conftest import Result, Tpuctl
+from tpuctl.cli.app import app
 from tpuctl.demo.demo import assemble_photographs
+from tpuctl.reporters import envelope
 
 NEEDS = ("cv2", "skimage", "tensorflow")
 pytestmark = [
@@ -42,15 +46,23 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield assemble_photographs(1)
 
 
-def test_a_day_on_eight_flat_photographs_keeps_every_promise(
-    tpuctl: Tpuctl, photographs: Path, tmp_path: Path
-) -> None:
-    flat, out = tmp_path / "photographs", tmp_path / "day"
+@pytest.fixture(scope="module")
+def flat_day(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """One run of the command on flat photographs and a broken one."""
+    place = tmp_path_factory.mktemp("flat")
+    flat, out = place / "photographs", place / "day"
     flat.mkdir()
     for path in photographs.rglob("*.jpg"):
         shutil.copy(path, flat)
     (flat / "broken & <img src=x>.jpg").write_bytes(b"")
-    result = tpuctl("demo", "--images", str(flat), "--out", str(out), "--json")
+    done = CliRunner().invoke(app, ["demo", "--images", str(flat), "--out", str(out), "--json"])
+    return Result(done.exit_code, done.stdout, done.stderr), out
+
+
+def test_a_day_on_eight_flat_photographs_keeps_every_promise(
+    flat_day: tuple[Result, Path],
+) -> None:
+    result, out = flat_day
     assert contract.problems(result.document, "demo", DAY) == []
     assert result.document["status"] == "attention"
     assert [bad["reason"] for bad in result.data["presize"]["quarantined"]] == ["empty"]
@@ -93,8 +105,8 @@ def test_a_useless_folder_is_one_error_before_any_work(
     assert error["hint"]
 
 
-def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
-    photographs: Path, tmp_path: Path
+def test_an_interrupted_day_leaves_no_report_and_python_finishes_it_as_the_command_would(
+    photographs: Path, tmp_path: Path, flat_day: tuple[Result, Path]
 ) -> None:
     out = tmp_path / "day"
     command = [sys.executable, "-m", "tpuctl", "demo", "--images", str(photographs)]
@@ -120,8 +132,10 @@ def test_an_interrupted_day_leaves_no_report_and_the_same_command_finishes_it(
     assert "Traceback" not in stderr
     assert "Interrupted" in stderr
     assert not (out / "report.html").exists()
-    finished = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-    document = json.loads(finished.stdout)
+    document = json.loads(envelope.success("demo", library.demo.run(photographs, out, log=2)))
+    assert contract.problems(document, "demo", DAY) == []
+    only_there = ["data.show.quarantined.empty"]  # The broken photograph of the other day.
+    assert contract.other_keys(flat_day[0].data, document["data"]) == only_there
     next_command = document["data"]["next_command"]
     assert next_command.startswith(f"tpuctl data presize {photographs} ")
     assert document["data"]["presize"]["resumed"] is True

@@ -129,4 +129,4 @@ def test_pip_install_tpuctl_replaces_nothing_that_a_notebook_has(name: str) -> N
     ]
     assert {"typer", "rich"} <= {each.name for each in core}
     assert replaced(core, ENVIRONMENTS[name]) == []
-    assert replaced(core, {"typer": "0.12.0"}) == ["typer>=0.26"]
+    assert replaced(core, {"typer": "0.12.0"}) == ["typer>=0.24.2"]

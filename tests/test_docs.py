@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tpuctl
-from benchmarks import side_by_side
+from benchmarks import side_attribution, side_by_side, side_detection
 from tests import pages
 from tpuctl.cli.contents import CONTENTS
 
@@ -120,10 +120,18 @@ def test_every_module_on_the_map_exists() -> None:
 def test_the_table_of_peers_is_the_one_that_the_bench_writes(tmp_path: Path) -> None:
     page = pages.DOCS / "peers.md"
     text = page.read_text(encoding="utf-8")
-    assert "\n".join(side_by_side.HEAD) in text
-    assert re.search(r"Measured on \d{4}-\d\d-\d\d: .* vCPUs, Python [\d.]+, (quiet|busy)", text)
+    parts = dict(re.findall(r"<!-- measured: ([\w-]+) -->\n(.*?)<!-- end -->", text, re.DOTALL))
+    assert set(parts) == set(side_by_side.PARTS)
+    heads = {"detection": side_detection.HEAD, "attribution": side_attribution.HEAD}
+    measured = r"\nMeasured on \d{4}-\d\d-\d\d: .* vCPUs, Python [\d.]+, (quiet|busy)"
+    for part, body in parts.items():
+        if not body.startswith("\nNot measured: on 2026-"):
+            assert re.match(measured, body), part
+            assert "\n".join(heads.get(part, side_by_side.HEAD)) in body
     copy = tmp_path / "peers.md"
     copy.write_text(text, encoding="utf-8")
-    side_by_side.write(copy, ["| one | row |"])
-    assert "| one | row |" in copy.read_text(encoding="utf-8")
-    assert "| job | tool |" not in copy.read_text(encoding="utf-8")
+    side_by_side.write(copy, "detection", ["| one | row |"])
+    written = copy.read_text(encoding="utf-8")
+    assert "| one | row |" in written
+    assert "\n".join(side_detection.HEAD) not in written
+    assert parts["reading"] in written

@@ -21,8 +21,9 @@ from tpuctl.reporters.display import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
-    "chmod", "df", "docker", "env", "export", "free", "fusermount", "gcloud", "kill", "kubectl",
-    "ldd", "pip", "python", "sh", "ssh", "ssh-add", "sudo", "tpuctl", "ulimit", "unset",
+    "chmod", "curl", "df", "docker", "echo", "env", "export", "find", "free", "fusermount",
+    "gcloud", "grep", "hf", "kill", "kubectl", "ldconfig", "ldd", "mv", "pip", "python", "ray",
+    "sh", "ssh", "ssh-add", "sudo", "tensorboard", "tpuctl", "ulimit", "unset",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}

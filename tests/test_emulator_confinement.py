@@ -76,6 +76,32 @@ def test_a_worker_cannot_change_the_files_of_this_machine(
         shutil.rmtree(victim)
 
 
+def test_a_worker_cannot_read_the_keys_and_settings_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = Path(sys.prefix, f"user-{os.getpid()}")
+    secrets = [user / ".ssh" / "id", user / ".config" / "gcloud" / "adc.json", user / ".netrc"]
+    program = user / ".tools" / "bin" / "tool"
+    try:
+        for path in (*secrets, program, user / "notes"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("secret")
+        monkeypatch.setenv("HOME", str(user))
+        monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+        home = tmp_path / "worker" / "home"
+        home.mkdir(parents=True)
+        confined = Confinement(home, tmp_path / "worker" / "tmp", {MARK: str(home)})
+        if not confined.works:
+            pytest.skip("this system has no namespaces for us")
+        for path in secrets:
+            assert "secret" not in run(confined, f"cat {path}").stdout
+        for path in (program, user / "notes"):
+            assert run(confined, f"cat {path}").stdout == "secret"
+        confined.close()
+    finally:
+        shutil.rmtree(user)
+
+
 def test_the_same_command_does_harm_without_the_confinement(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()

@@ -85,7 +85,10 @@ def test_killed_during_a_create_it_resumes(folder: Path, tpuctl: Tpuctl, tmp_pat
 @pytest.mark.usefixtures("stopped_at_the_end")
 def test_there_is_one_emulator_for_a_state_folder(folder: Path, tpuctl: Tpuctl) -> None:
     first = tpuctl("emulator", "start", "--detach", "--json").data
-    second = tpuctl("emulator", "start", "--detach")
+    again = tpuctl("emulator", "start", "--detach", "--json").data
+    assert (again["was_running"], again["exports"]) == (True, first["exports"])
+    assert "is running already" in tpuctl("emulator", "start", "--detach").stdout
+    second = tpuctl("emulator", "start", "--detach", "--fresh")
     assert second.exit_code == 1
     assert first["endpoint"] in second.stderr
     status = tpuctl("emulator", "status", "--json").data

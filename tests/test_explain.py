@@ -40,7 +40,7 @@ def test_the_catalogue_is_complete_and_every_check_belongs_to_it() -> None:
     numbered = sorted(code for code in failures() if re.fullmatch(r"F\d\d", code))
     assert numbered == [f"F{number:02}" for number in range(1, 76)]
     assert set(CHECKS) <= set(failures())
-    assert len(failures()) >= 650
+    assert len(failures()) >= 700
 
 
 def test_no_code_is_used_twice_and_every_family_says_what_it_is_about() -> None:
@@ -220,6 +220,90 @@ def test_stockout_and_quota_share_a_code_and_get_opposite_advice() -> None:
     assert [match.code for match in quota] == ["quota_exceeded"]
     assert "another zone" in stockout[0].fix
     assert "waiting does not help" in quota[0].cause
+
+
+UNKNOWN = """Traceback (most recent call last):
+  File "/lib/lightning/strategies/xla.py", line 8, in setup
+    raise RuntimeError("No TPU devices were found. Use a TPU machine.")
+{}frobnicate.GrumpyError: the frobnicator is not greased"""
+
+
+@pytest.mark.parametrize(
+    ("text", "begins", "code"),
+    [
+        ("ERROR: [/usr/bin/ssh] exited with return code [255].", "Not sure why: ", "ssh_255"),
+        ("Insufficient Permission", "Not sure why: ", "gcp_permission"),
+        ("No TPU platform found", "Not sure, nearest known failure: ", "F29"),
+        (UNKNOWN.format(""), "Not sure, nearest known failure: ", "lightning_no_tpu"),
+    ],
+)
+def test_thin_evidence_is_said_to_be_thin(text: str, begins: str, code: str) -> None:
+    match = explain(text).matches[0]
+    assert (match.code, match.confidence) == (code, "low")
+    assert match.title == begins + failures()[code].title
+    assert not match.cause.startswith(failures()[code].cause)
+
+
+@pytest.mark.parametrize(
+    ("api", "command"),
+    [
+        ("compute.googleapis.com", "compute.googleapis.com --project=my-project"),
+        ("x;reboot", "API --project=my-project"),
+    ],
+)
+def test_the_command_names_what_the_message_names_if_it_is_a_plain_word(
+    api: str, command: str
+) -> None:
+    text = f"API [{api}] not enabled on project [my-project]. Would you like to enable and retry?"
+    assert explain(text).matches[0].fix_command == f"gcloud services enable {command}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("_pickle.UnpicklingError: pickle data was truncated", "weights_pointer"),
+        (
+            "self = reduction.pickle.load(from_parent)\n"
+            "_pickle.UnpicklingError: pickle data was truncated",
+            "spawn_parent_died",
+        ),
+        (
+            "Successfully uninstalled jax-0.3.25\nERROR: pip's dependency resolver does not "
+            "currently take into account all the packages that are installed.\n"
+            "ipython 7.9.0 requires jedi>=0.10, which is not installed.",
+            "pip_changed_jax",
+        ),
+        (
+            "grpc_tpu_driver.cc:1070] Failed to open the gRPC driver: 4: Deadline Exceeded\n"
+            "WARNING:absl:No GPU/TPU found, falling back to CPU.",
+            "tpu_driver_unreachable",
+        ),
+    ],
+)
+def test_what_a_message_follows_is_not_taken_for_what_it_mentions(text: str, code: str) -> None:
+    assert explain(text).matches[0].code == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ssh_255",
+        "RuntimeError: No TPU devices were found. Use a TPU machine.",
+        "Ran out of memory in memory space hbm. Used 18.4G of 15.75G hbm.",
+    ],
+)
+def test_a_code_or_good_evidence_is_explained_without_a_doubt(text: str) -> None:
+    match = explain(text).matches[0]
+    assert match.title == failures()[match.code].title
+    assert match.cause.startswith(failures()[match.code].cause)
+
+
+def test_the_last_exception_comes_before_what_a_frame_says_and_after_what_it_wraps() -> None:
+    frames = UNKNOWN.partition("{}")[0]
+    known = explain(f"{frames}OSError: [Errno 24] Too many open files").matches
+    assert [match.code for match in known] == ["too_many_open_files", "lightning_no_tpu"]
+    wrapped = explain(f"{frames}RuntimeError: Engine core initialization failed").matches
+    assert [match.code for match in wrapped] == ["lightning_no_tpu", "engine_core_wrapper"]
 
 
 def test_a_wrapping_message_comes_after_what_it_wraps() -> None:

@@ -15,7 +15,7 @@ from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans, why_orphaned
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.lookup import ResourceGroup
 from tpuctl.cloud.models import LABEL_TTL_S
-from tpuctl.reporters import changes as report
+from tpuctl.reporters.display import text_of
 
 Worlds = Callable[..., CloudWorld]
 
@@ -55,7 +55,7 @@ def test_the_dead_the_expired_and_the_given_up_are_found_and_the_living_are_not(
     leftovers = find_orphans(here.api, journal=journal)
     assert {find.name for find in leftovers.found} == {"dead", "expired", "zombie", "spare"}
     assert (leftovers.status, leftovers.exit_code, leftovers.acted) == ("attention", 0, False)
-    golden("gc.txt", report.render_leftovers(leftovers) + "\n")
+    golden("gc.txt", text_of(leftovers) + "\n")
 
 
 def test_gc_deletes_what_it_found_and_says_what_that_freed(world: Worlds, journal: Journal) -> None:

@@ -25,8 +25,9 @@ from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.cloud.requests import reconcile
+from tpuctl.emulator.confine import Confinement
 from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
-from tpuctl.providers.planes import choose_plane, plane_to_watch
+from tpuctl.providers.planes import choose_plane, provider_to_watch
 from tpuctl.remote.setup import recipes, set_up
 
 Made = Created | NotCreated
@@ -94,6 +95,24 @@ def test_what_is_refused_says_which_kind_of_refusal_it_is(
     assert isinstance(made, NotCreated)
     assert made.error.code == code
     assert here.api.list_nodes(ALL_ZONES).items == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"zones": {ZONE: {"capacity_chips": 12}}}, "no_capacity"),
+        ({"compute": {"quota_chips": 12}}, "quota_exceeded"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])
+def test_a_slice_says_why_its_machines_are_not_made(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, changes: Any, code: str, kind: str
+) -> None:
+    here = open_gce(world, monkeypatch, {**PLAIN, **changes})
+    made = make(here.api, "s1", kind)
+    assert [error.code for error in made.failures] == ([code] if kind == "v6e-16" else [])
+    left = [node.name for node in here.api.list_nodes(ALL_ZONES, leftovers=True).items]
+    assert left == ([] if kind == "v6e-16" else ["s1"])
 
 
 def test_v5e_is_refused_by_an_allowlist_and_the_other_plane_is_named(
@@ -548,6 +567,55 @@ def test_watch_creates_a_missing_tpu_on_the_control_plane_that_is_set(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_gce(world, monkeypatch)
-    assert plane_to_watch("new", "v6e-16", ZONE, None) == "cloud-tpu"
+
+    def plane(options: dict[str, Any] | None = None, **known: Any) -> str:
+        return provider_to_watch("new", "v6e-16", ZONE, options or {}, **known).abilities.name
+
+    assert plane() == "cloud-tpu"
+    assert plane({"flex": True}) == plane(provider="gce") == "gce"
     monkeypatch.setenv("TPUCTL_PROVIDER", "gce")
-    assert plane_to_watch("new", "v6e-16", ZONE, None) == "gce"
+    assert plane() == "gce"
+    assert plane(provider="cloud-tpu") == "cloud-tpu"
+
+
+def test_workers_find_each_other_by_the_names_of_their_vms(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+    open_gce(world, monkeypatch, FAST, real_time=True, machines=tmp_path / "machines")
+    (home := tmp_path / "own" / "home").mkdir(parents=True)
+    own = Confinement(home, tmp_path / "own" / "tmp")
+    has_namespaces = own.works
+    own.close()
+    if not has_namespaces:
+        pytest.skip("this system has no namespaces for us")
+    for name, kind in (("s1", "v6e-16"), ("t1", "v6e-4")):
+        library.create(name, kind, zone=ZONE, provider="gce")
+    look = "import socket; print(*map(socket.gethostbyname, ['s1-w-001', 's1-w-004', {!r}]))"
+    full = f"t1.{ZONE}.c.practice.internal"
+    told = tpuctl("run", "s1", "--worker", "2", "--", "python3", "-c", look.format(full))
+    first, last, other = told.stdout.split()
+    internal = {tpu.name: [each.internal_ip for each in tpu.workers] for tpu in library.list().tpus}
+    assert [first, last, other] == [internal["s1"][0], internal["s1"][3], internal["t1"][0]]
+
+
+def test_a_dry_run_in_a_named_zone_shows_its_quota(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    open_gce(world, monkeypatch, {**PLAIN, "compute": {"quota_chips": 3}})
+    words = ["create", "t1", "--type", "v6e-4", "--provider", "gce", "--zone", ZONE, "--dry-run"]
+    planned = tpuctl(*words, "--json")
+    assert [offer["quota_chips"] for offer in planned.data["offers"]] == [3]
+    assert f"{ZONE} will refuse it: quota 3 chips" in planned.document["warnings"][0]
+    assert "none needed" in tpuctl(*words, "--reservation", "practice").stdout
+
+
+def test_a_dry_run_says_why_a_quota_is_unknown(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    refusal = {"on": "list_quota_infos", "every": True, "error": "permission"}
+    open_gce(world, monkeypatch, {**PLAIN, "faults": [refusal]})
+    words = ["create", "t1", "--type", "v6e-4", "--provider", "gce", "--zone", ZONE, "--dry-run"]
+    planned = tpuctl(*words, "--json")
+    assert [offer["quota_chips"] for offer in planned.data["offers"]] == [None]
+    assert f"The quota in {ZONE} is unknown: Could not" in planned.document["warnings"][0]

@@ -1,7 +1,7 @@
 """Slices on Compute Engine: three parts that are made, resumed, read as one and deleted."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +9,21 @@ import pytest
 
 import tpuctl as library
 from tests.cloud_world import Worlds
-from tests.gce_world import PLAIN, ZONE, GceWorld, open_gce
+from tests.gce_world import PLAIN, V6E, ZONE, GceWorld, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, create
 from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.gc import delete_orphans, find_orphans
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE
+from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE, Node
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.requests import reconcile
+from tpuctl.supervise.messages import WatchResult
 
 pytestmark = pytest.mark.slow
 
+DAY_S = 86400
 SLICE = CreateOptions("s1", "v6e-16", (ZONE,), provider="gce")
 
 
@@ -143,19 +145,103 @@ def test_gc_finishes_a_killed_deletion(world: Worlds, monkeypatch: pytest.Monkey
     assert states["READY"]
 
 
-def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+# The first attempt waits until its TPU is taken away, the second ends.
+TWICE = ["bash", "-c", 'echo begun; test "$TPUCTL_ATTEMPT" != 1 || sleep 600']
+Watched = Callable[..., tuple[WatchResult, Node]]
+
+
+@pytest.fixture
+def watched(world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watched:
+    """Watch a job, let a day pass when it has begun; returns what came of it, and the TPU."""
     pytest.importorskip("asyncssh", reason="asyncssh is not installed")
-    event = {"on": "instance", "name": "s1-w-*", "event": "preempt", "at_s": 1500}
-    scenario = {**PLAIN, "time_scale": 200, "provision_s": 60, "delete_s": 20, "faults": [event]}
-    here = open_gce(world, monkeypatch, scenario, real_time=True, machines=tmp_path)
-    # The first attempt waits until it is taken away, the second ends.
-    script = 'test "$TPUCTL_ATTEMPT" != 1 || sleep 600'
-    done = library.watch(
-        "s1", ["bash", "-c", script], accelerator_type="tpu7x-32", zone="us-central1-c", spot=True,
-        delete_at_end=True,
-    )  # fmt: skip
-    assert [attempt.cause for attempt in done.attempts] == ["preempted", "done"]
+    from tests.watch_world import SCALE, JumpingClock
+
+    def run(event: dict[str, Any] | None, **options: Any) -> tuple[WatchResult, Node]:
+        events = [{"on": "instance", "at_s": DAY_S, **event}] if event else []
+        scenario = {**PLAIN, "time_scale": SCALE, "provision_s": 60, "delete_s": 20}
+        scenario |= {"faults": events, **options.pop("scenario", {})}
+        clock = JumpingClock()
+        heard: list[bytes] = []
+        here = open_gce(
+            world, monkeypatch, scenario, real_time=True, machines=tmp_path / "m", clock=clock
+        )
+
+        def hear(stream: str, data: bytes) -> None:
+            if not heard:
+                clock.jump(DAY_S)
+            heard.append(data)
+
+        command = options.pop("command", TWICE)
+        done = library.watch("s1", command, sink=hear, **options)
+        (node,) = here.api.list_nodes(ALL_ZONES, leftovers=True).items
+        return done, node
+
+    return run
+
+
+def causes(done: WatchResult) -> list[str]:
+    return [attempt.cause for attempt in done.attempts]
+
+
+def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(watched: Watched) -> None:
+    event = {"name": "s1-w-*", "event": "preempt"}
+    done, node = watched(event, accelerator_type="tpu7x-32", zone="us-central1-c", spot=True)
+    assert causes(done) == ["preempted", "done"]
     assert "it was preempted at" in done.attempts[0].reason
-    assert left(here.api) == {}
+    assert (node.state, node.spot, len(node.endpoints)) == ("READY", True, 4)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ("host_error", "its machine failed at"),
+        ("maintenance", "its machine failed at"),
+        ("preempt", "it was preempted at"),
+    ],
+)
+def test_a_slice_that_loses_one_host_is_replaced_as_a_whole(
+    watched: Watched, event: str, words: str
+) -> None:
+    lost, spot = {"name": "s1-w-002", "event": event}, event == "preempt"
+    done, node = watched(lost, accelerator_type="v6e-16", zone=ZONE, provider="gce", spot=spot)
+    assert causes(done) == ["preempted", "done"]
+    assert words in done.attempts[0].reason
+    assert (node.state, node.spot, len(node.endpoints)) == ("READY", spot, 4)
+
+
+@pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])
+def test_a_flex_start_whose_time_is_over_is_created_again_by_flex_start(
+    watched: Watched, kind: str
+) -> None:
+    done, node = watched(None, accelerator_type=kind, zone=ZONE, flex=True, ttl_s=DAY_S)
+    assert causes(done) == ["expired", "done"]
+    assert "its time to live ended at" in done.attempts[0].reason
+    assert (node.flex, node.provider, node.labels["tpuctl-ttl-s"]) == (True, "gce", "86400")
+
+
+def test_a_slice_whose_time_to_live_is_over_is_not_created_again(watched: Watched) -> None:
+    done, node = watched(None, accelerator_type="v6e-16", zone=ZONE, provider="gce", ttl_s=DAY_S)
+    assert "its time to live is over" in str(done.error)
+    assert node.state == "TERMINATED"
+
+
+def test_a_flex_start_that_gets_no_capacity_in_time_is_requested_again(watched: Watched) -> None:
+    zones = {**PLAIN["zones"], ZONE: {"pools": {"flex": {"0": 0, "9000": 64}}}}
+    options = {"accelerator_type": "v6e-4", "zone": ZONE, "flex": True, "ttl_s": 3600}
+    notes: list[str] = []
+    done, node = watched(
+        None, command=["true"], note=notes.append, scenario={"zones": zones}, **options
+    )
+    assert (causes(done), node.flex) == (["done"], True)
+    assert any("Trying again" in note for note in notes)
+
+
+def test_a_model_that_is_given_replaces_that_of_the_tpu(watched: Watched) -> None:
+    zones = {**PLAIN["zones"], ZONE: {**V6E, "reserved_chips": 16}}
+    once: dict[str, Any] = {"command": ["true"], "zone": ZONE, "scenario": {"zones": zones}}
+    options = {"accelerator_type": "v6e-4", "reservation": "practice"}
+    done, node = watched(None, **once, **options)
+    assert (causes(done), node.reserved, node.reservation) == (["done"], True, "practice")
+    plan: Any = library.watch("s1", ["true"], zone=ZONE, spot=True, dry_run=True)
+    recipe = plan.watch_state.recipe
+    assert (recipe.spot, recipe.reservation, recipe.provider) == (True, None, "gce")

@@ -132,7 +132,9 @@ def test_a_job_is_listed_stopped_and_deleted(cluster: Clusters, tpuctl: Tpuctl) 
     done = tpuctl("delete", "nap", "--yes", "--json")
     assert (done.exit_code, done.data["tpus"][0]["outcome"]) == (0, "deleted")
     assert "gcloud storage rm gs://" in done.stderr
-    assert tpuctl("delete", "nap", "--yes").exit_code != 0
+    again = tpuctl("delete", "nap", "--yes", "--json")
+    assert (again.exit_code, again.data["already_deleted"]) == (0, [{"name": "nap", "zone": None}])
+    assert tpuctl("delete", "map", "--yes").exit_code == 1
 
 
 @pytest.mark.slow
@@ -347,7 +349,7 @@ def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl)
     child.send_signal(signal.SIGINT)
     rest, _ = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert "nap goes on in the cluster" in rest
+    assert "nap keeps running in the cluster" in rest
     assert tpuctl("show", "nap", "--json").data["state"] == "READY"
     assert tpuctl("delete", "nap", "--yes").exit_code == 0
     assert world.emulator.scenario.time_scale == SCALE

@@ -186,12 +186,19 @@ SILENT = [
     "import jax\nimport tensorflow as tf\ndef f(x):\n    return tf.io.decode_jpeg(x)\n"
     "def f(x):\n    return x\nd = tf.data.Dataset.range(3).cache().map(f, 8).prefetch(1)\n",
     "match value:\n    case tf:\n        tf.Session()\n",
+    "key = 'params-decoder-scanned_blocks-mlp-wi_0-kernel'\n",
 ]
 
 
 @pytest.mark.parametrize("text", SILENT)
 def test_what_is_not_sure_is_silent(text: str) -> None:
     assert cases.codes(text) == set()
+
+
+@pytest.mark.parametrize(("size", "found"), [(16, set()), (2, {"T407"})])
+def test_the_batch_of_a_loader_is_that_of_one_core(size: int, found: set[str]) -> None:
+    text = f"from torch.utils.data import DataLoader\nDataLoader(data, batch_size={size})\n"
+    assert cases.codes(text, "tpu-vm") == found
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The three notebooks of the documentation, each run whole by a real kernel."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_a_notebook_runs_whole(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     nbformat = pytest.importorskip("nbformat", reason="needs the dev group's nbclient")
     for module in ("matplotlib", "PIL", "keras", "jax", "grpc"):
         pytest.importorskip(module)
-    monkeypatch.setenv("PYTHONPATH", str(Path(tpuctl.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(tpuctl.__file__).parents[1]), prepend=os.pathsep)
     for variable, value in compiled_once().items():
         monkeypatch.setenv(variable, value)
     for variable in ("HOME", "KERAS_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"):

@@ -7,8 +7,10 @@ import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES, counted
+from tpuctl.profiling.advice import advise
+from tpuctl.profiling.case import Finding, Situation, build_case
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.models import ChainNode, Device, Input, Profile
+from tpuctl.profiling.models import ChainNode, Device, Input, Profile, Vcpus
 
 
 def codes(result: Profile) -> list[str]:
@@ -49,6 +51,49 @@ def test_a_cache_is_offered_only_where_it_fits_in_memory() -> None:
     assert "cache" in codes(profile(fits))
     assert "cache" not in codes(profile(large))
     assert "cache" not in codes(profile(unknown))
+
+
+def test_a_cache_goes_below_a_shuffle_or_says_that_it_keeps_the_order() -> None:
+    for at, told in ((3, False), (5, True)):
+        order = list(JPEG)
+        order.insert(at, "shuffle")
+        active = {name: JPEG.get(name, 0.01) for name in order}
+        result = profile(measurement(*starving(active_ms=active), input=Input(200, 200, 1)))
+        cache = next(each for each in result.advice if each.code == "cache")
+        assert ("then shuffle" in cache.change) == told
+        assert "after shuffle" not in cache.what
+
+
+def test_what_is_in_memory_already_needs_no_cache() -> None:
+    active = {"prefetch": 0.01, "batch": 6.0}
+    result = profile(measurement(*starving(active_ms=active), input=Input(0, 200, 0)))
+    assert "cache" not in codes(result)
+
+
+def test_python_functions_are_not_for_other_machines() -> None:
+    assert "data_service" in codes(profile(measurement(*starving())))
+    assert "data_service" not in codes(profile(measurement(*starving(), python="augment")))
+
+
+def test_a_thread_that_is_too_slow_alone_is_not_helped_by_more_vcpus() -> None:
+    taken = {"own": 0.5, "others": 0.48, "examples_per_s": 136.0, "run_delay_s": 6.0}
+    alone = profile(measurement(*starving(calls=None, **taken)))
+    assert alone.verdict == "stolen"
+    assert alone.vcpus.needed_to_saturate is None
+    assert "one thread runs decode" in (alone.vcpus.why_null or "")
+    assert "parallel_calls" in codes(alone)
+    together = profile(measurement(*starving(**taken)))
+    assert together.vcpus.needed_to_saturate
+    assert "parallel_calls" not in codes(together)
+
+
+def test_threads_of_a_program_are_not_said_to_be_one() -> None:
+    for delay_s, told in ((0.1, True), (12.0, False)):
+        row = ("decode", "Python", 0.99, 0.8)
+        case = build_case(counted(row, others=0.3, run_delay_s=delay_s))
+        finding = Finding("stolen", 0.9, (), 0)
+        advice = advise(Situation(case, finding, Vcpus(2.0), "t.py:make", 224))
+        assert ("workers" in [each.code for each in advice]) == told
 
 
 def test_large_photographs_can_be_decoded_smaller() -> None:

@@ -72,7 +72,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", 60.0, "it killed 2 workers (signal 11)"),
         ("os._exit(3)", 60.0, "it killed 2 workers (exit code 3)"),
-        ("time.sleep(600)", 2.0, "it killed 2 workers (signal 9)"),
+        ("time.sleep(600)", 10.0, "it killed 2 workers (signal 9)"),
     ],
 )
 def test_a_picture_that_kills_its_worker_twice_is_left_out(

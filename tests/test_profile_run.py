@@ -391,3 +391,17 @@ def test_a_finite_set_of_compressed_records_is_counted_and_named(tmp_path: Path)
     assert "TFRecordDataset" in names
     assert any(name.startswith("lambda at line 18") for name in names)
     assert {stage.name: stage.is_random for stage in profile.stages}["crop"]
+
+
+@pytest.mark.tf
+def test_the_examples_of_an_epoch_are_not_its_batches() -> None:
+    import tensorflow as tf
+
+    from tpuctl.profiling.frameworks._tf_graph import examples_in
+
+    numbers = tf.data.Dataset.range(100)
+    assert examples_in(numbers) == examples_in(numbers.batch(8).prefetch(1)) == 100
+    assert examples_in(numbers.batch(10).take(3)) == 30
+    assert examples_in(numbers.repeat(2).batch(10)) == 200
+    assert examples_in(numbers.batch(8).repeat()) is None
+    assert examples_in(numbers.filter(lambda x: x > 3).batch(8)) is None

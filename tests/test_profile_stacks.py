@@ -156,3 +156,71 @@ def test_decoding_is_a_stage_and_names_the_call_that_needs_the_pixels(tmp_path: 
     found = json.loads(subprocess.check_output(command, text=True, timeout=120, env=environment))
     assert ["decode in Own.__getitem__", f"{program}:13"] in found["0"]
     assert ["decode in Shared.open_image", ""] in found["1"]
+
+
+RANDOM = """
+import sys
+import numpy as np
+from tpuctl.profiling.frameworks.iterables import sampled_costs
+from tpuctl.profiling.frameworks.stacks import StackSampler
+
+def cropped():
+    start = np.random.randint(9)
+    return sum(range(20_000))
+
+def scaled():
+    return sum(range(20_000))
+
+sampler = StackSampler(sys.argv[1])
+sampler.start()
+while len(sampler.samples) < 3 or min(each.count for each in list(sampler.samples.values())) < 3:
+    cropped()
+    scaled()
+sampler.stop()
+print({each.name: each.is_random for each in sampled_costs(sys.argv[1], lanes=1)})
+"""
+
+
+def test_a_function_that_draws_random_numbers_is_random(tmp_path: Path) -> None:
+    place = tmp_path / "program.py"
+    place.write_text(RANDOM)
+    command = [sys.executable, str(place), str(tmp_path)]
+    found = subprocess.check_output(command, text=True, timeout=120)
+    assert "'cropped': True" in found
+    assert "'scaled': False" in found
+
+
+THREADS = """
+import queue, sys, threading
+from tpuctl.profiling.frameworks.iterables import sampled_costs
+from tpuctl.profiling.frameworks.stacks import StackSampler
+
+ready = queue.Queue(2)
+
+def worked():
+    return sum(range(200_000))
+
+def fill():
+    while True:
+        ready.put(worked())
+
+threading.Thread(target=fill, daemon=True).start()
+
+def taken():
+    sampler = StackSampler(sys.argv[1])
+    sampler.start()
+    while sum(each.count for each in list(sampler.samples.values())) < 60:
+        ready.get()
+    sampler.stop()
+
+taken()
+costs = sampled_costs(sys.argv[1], lanes=1)
+print(max(costs, key=lambda each: each.cpu_s).name)
+"""
+
+
+def test_what_a_thread_of_the_program_runs_is_credited_to_its_function(tmp_path: Path) -> None:
+    place = tmp_path / "program.py"
+    place.write_text(THREADS)
+    command = [sys.executable, str(place), str(tmp_path)]
+    assert subprocess.check_output(command, text=True, timeout=120).strip() == "worked"

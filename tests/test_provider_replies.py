@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,16 +18,28 @@ import pytest
 pytest.importorskip("google.auth")
 pytest.importorskip("asyncssh")
 
+from tests.cloud_world import Worlds
 from tests.colab_world import ColabWorld
 from tests.colab_world import colab_world as colab_world
-from tests.conftest import EMULATOR_TOKEN
+from tests.conftest import EMULATOR_TOKEN, Tpuctl
 from tests.fuzzing import damage_json
+from tests.gce_world import ZONE, open_gce
+from tests.gke_world import Clusters, launch
+from tests.gke_world import cluster as cluster
 from tests.kaggle_world import Kaggles, World
 from tests.kaggle_world import kaggle as kaggle
-from tpuctl.errors import InvalidInputError, TpuctlError
+from tests.test_gce import make
+from tpuctl.cloud.connect import connect
+from tpuctl.cloud.create import Created
+from tpuctl.cloud.models import ALL_ZONES
+from tpuctl.cloud.service_clock import EMULATED_SCALE, EMULATED_TIME
+from tpuctl.errors import InvalidInputError, TpuctlError, UnavailableError
 from tpuctl.providers.colab._planes import open_plane
+from tpuctl.providers.gke.client import find_context
+from tpuctl.providers.gke.provider import Gke
 from tpuctl.providers.kaggle.client import KaggleClient
 from tpuctl.providers.kaggle.follow import _place
+from tpuctl.providers.kaggle.login import find_endpoint
 from tpuctl.providers.kaggle.provider import Kaggle
 
 pytestmark = pytest.mark.slow
@@ -36,6 +49,10 @@ HEADERS = (
     "Retry-After: \xb2", "Retry-After: " + "9" * 500, "Range: bytes=0-" + "9" * 5000,
     "Date: never", "tpuctl-emulated-scale: nan", "X: y",
 )  # fmt: skip
+
+
+# So that the wait before a request is sent again passes as fast as the emulator's time.
+PASSED = {"content-type", EMULATED_TIME, EMULATED_SCALE}
 
 
 class Liar:
@@ -48,18 +65,19 @@ class Liar:
 
     def reply(
         self, verb: str, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, bytes, str]:
+    ) -> tuple[int, bytes, dict[str, str]]:
         self.asked += 1
         request = urllib.request.Request(
             f"{self.upstream}{path}", body or None, headers, method=verb
         )
         try:
             with urllib.request.urlopen(request) as answer:
-                status, data, kind = answer.status, answer.read(), answer.headers["Content-Type"]
+                status, data, about = answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
-            status, data, kind = error.code, error.read(), "application/json"
+            status, data, about = error.code, error.read(), error.headers
+        passed = {name: text for name, text in about.items() if name.lower() in PASSED}
         if self.chance is None or not data:
-            return status, data, kind or ""
+            return status, data, passed
         text = data.decode().removeprefix(")]}'")
         with suppress(ValueError):
             data = damage_json(text.encode(), self.chance)
@@ -67,7 +85,7 @@ class Liar:
             data = self.chance.choice((b"[" * 50_000, b"", b"null", b"7", b"\xff\xfe", b'"x"'))
         if self.chance.random() < 0.1:
             status = self.chance.choice((400, 401, 403, 404, 409, 412, 429, 500, 503))
-        return status, data, kind or ""
+        return status, data, passed
 
 
 @contextmanager
@@ -78,9 +96,10 @@ def lying(upstream: str) -> Iterator[tuple[Liar, str]]:
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             kept = {k: v for k, v in self.headers.items() if k not in ("Host", "Accept-Encoding")}
-            status, data, kind = liar.reply(self.command, self.path, body, kept)
+            status, data, passed = liar.reply(self.command, self.path, body, kept)
             self.send_response(status)
-            self.send_header("Content-Type", kind)
+            for name, value in passed.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             if liar.chance:
                 name, _, value = liar.chance.choice(HEADERS).partition(": ")
@@ -88,7 +107,7 @@ def lying(upstream: str) -> Iterator[tuple[Liar, str]]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = do_PUT = answer
+        do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = answer
 
         def log_message(self, *_: object) -> None:
             pass
@@ -171,6 +190,92 @@ def test_colab_may_answer_anything(
     assert set().union(*ends.values()) == {"answered", "refused"}
 
 
+def asks(tpuctl: Tpuctl, *words: str) -> Callable[[], None]:
+    """A command that raises the error which it reports."""
+
+    def ask() -> None:
+        for error in tpuctl(*words, "--json").document["errors"]:
+            raise TpuctlError(error["message"])
+
+    return ask
+
+
+def test_a_cluster_may_answer_anything(cluster: Clusters, tpuctl: Tpuctl) -> None:
+    world, heard = cluster({"node_pools": [{"accelerator_type": "v6e-1"}]}), list[bytes]()
+    assert tpuctl(*launch("--job", "done", type="v6e-1")).exit_code == 0
+    config, place = Path(os.environ["KUBECONFIG"]), urlsplit(world.emulator.http).netloc
+    with lying(f"http://{place}") as (liar, address):
+        config.write_text(config.read_text().replace(place, urlsplit(address).netloc))
+        ours = Gke(None, lambda text: None)
+        assert [each.name for each in ours.list(None).tpus] == []
+        logs = partial(
+            ours.logs,
+            "done",
+            sink=lambda _, line: heard.append(line),
+            note=lambda _: None,
+            on_progress=lambda _: None,
+        )
+        uses: dict[str, Callable[[], object]] = {
+            "list": lambda: ours.list(None),
+            "show": lambda: ours.get("done", None),
+            "delete": lambda: ours.plan_delete(None, None),
+            "logs": lambda: logs(to_end=False),
+            "follow": lambda: logs(to_end=True),
+            "stop": lambda: ours.stop("done"),
+            "launch": asks(tpuctl, *launch("--detach", type="v6e-1")),
+            "plan": asks(tpuctl, *launch("--dry-run", "--kueue", "q", type="v6e-1")),
+        }
+        ends = try_all(liar, uses)
+    assert set().union(*ends.values()) == {"answered", "refused"}
+
+
+def test_compute_engine_may_answer_anything(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = open_gce(world, monkeypatch)
+    for name, kind in (("t1", "v6e-8"), ("s1", "v6e-16")):
+        assert isinstance(make(here.api, name, kind), Created)
+    with lying(str(here.world.emulator.http)) as (liar, address):
+        api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+        slice_ = api.get_node("s1", zone=ZONE)
+        uses: dict[str, Callable[[], object]] = {
+            "list": lambda: api.list_nodes(ALL_ZONES),
+            "leftovers": lambda: api.list_nodes(ZONE, leftovers=True),
+            "vm": lambda: api.get_node("t1", zone=ZONE),
+            "slice": lambda: api.get_node("s1", zone=ZONE),
+            "why gone": lambda: api.why_gone("t1", zone=ALL_ZONES),
+            "zones": lambda: connect(
+                "practice", plane="gce", endpoint=address, clock=here.clock
+            ).list_zones(),
+            "quotas": api.list_quotas,
+            "bucket": lambda: api.bucket_location("bucket"),
+            "keys": lambda: api.guest_attributes(slice_, "hostkeys/"),
+            "label": lambda: api.set_metadata(slice_, {"a": "b"}),
+            "delete": lambda: api.delete_node("another", zone=ZONE),
+        }
+        ends = try_all(liar, uses)
+    assert set().union(*ends.values()) == {"answered", "refused"}
+
+
+@pytest.mark.parametrize("page", ["compute", "kubernetes"])
+def test_a_list_of_endless_pages_is_given_up(
+    page: str, world: Worlds, cluster: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"items": {} if page == "compute" else [], "nextPageToken": "x"}
+    with lying("http://127.0.0.1:9") as (liar, address):
+        body = json.dumps({**more, "metadata": {"continue": "x"}}).encode()
+        liar.reply = lambda *_: (200, body, {})  # type: ignore[method-assign]
+        if page == "compute":
+            here = open_gce(world, monkeypatch)
+            api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+            read: Callable[[], object] = api.list_zones
+        else:
+            place = urlsplit(cluster().emulator.http).netloc
+            config = Path(os.environ["KUBECONFIG"])
+            config.write_text(config.read_text().replace(place, urlsplit(address).netloc))
+            read = partial(Gke(None, lambda _: None).list, None)
+        with pytest.raises(UnavailableError, match="does not end"):
+            read()
+
+
 def test_an_answer_without_end_is_not_read_to_its_end(
     colab_world: ColabWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +283,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(
     with lying(colab.url) as (liar, address):
         monkeypatch.setenv("TPUCTL_COLAB_ENDPOINT", address)
         api = open_plane("tun")
-        liar.reply = lambda *_: (200, b"[" + b"0," * (8 << 20), "application/json")  # type: ignore[method-assign]
+        liar.reply = lambda *_: (200, b"[" + b"0," * (8 << 20), {})  # type: ignore[method-assign]
         with pytest.raises(TpuctlError, match="too long"):
             api.list()
 
@@ -207,7 +312,7 @@ def test_what_is_uploaded_goes_to_https_or_the_emulator(
         given = json.dumps(
             {"token": "t", "createUrl": scheme, "active": True, "username": "me"}
         ).encode()
-        liar.reply = lambda *_: (200, given, "application/json")  # type: ignore[method-assign]
+        liar.reply = lambda *_: (200, given, {})  # type: ignore[method-assign]
         client = KaggleClient()
         with pytest.raises(InvalidInputError, match="not https"):
             client.create_data("tpuctl-x", tmp_path / "secret", "x")
@@ -245,3 +350,17 @@ def test_the_emulated_colab_refuses_pages_and_endless_bodies(
         reply.read()
         assert reply.status in statuses
         client.close()
+
+
+def test_an_address_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    parts = {"contexts": [{"name": "c", "context": {"cluster": "k"}}], "current-context": "c"}
+    server = {"name": "k", "cluster": {"server": "https://[::1"}}
+    config.write_text(json.dumps({**parts, "clusters": [server]}))
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setenv("TPUCTL_KAGGLE_ENDPOINT", "http://[::1")
+    for read in (find_context, find_endpoint):
+        with pytest.raises(InvalidInputError):
+            read()

@@ -1,6 +1,8 @@
 """The port of providers: what one cannot do is refused by name, and results are joined."""
 
+import os
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.tpu import Balance
 from tpuctl.errors import UnsupportedError, UsageError
 from tpuctl.providers.check import _balance
+from tpuctl.providers.colab.provider import Colab
 from tpuctl.providers.offers import rank
 from tpuctl.providers.port import Abilities, ProviderOffer, flag_of
 from tpuctl.providers.registry import PROVIDERS, open_provider
+from tpuctl.storage.local import write_atomically
 
 ZONE = "us-central1-a"
 CHIPS = {"types": ["v5litepod-8"], "capacity_chips": 32, "quota_chips": 64}
@@ -137,3 +141,17 @@ def test_how_long_a_balance_lasts() -> None:
 def test_doctor_counts_what_is_left_in_the_unit_of_the_account() -> None:
     assert _balance(Balance("colab", "units", 90.24, 3.0)).detail == "90.2 units left"
     assert _balance(Balance("kaggle", "hours", 18.0, reserved=9.0)).detail == "9 hours left"
+
+
+def test_a_live_tpu_is_meant_although_colab_has_deleted_one_of_its_name(
+    world: Worlds, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    world(FAST, real_time=True)
+    state = os.environ.get("TPUCTL_STATE_DIR", "")
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "another-machine"))
+    library.create("t1", "v5e-8", zone=ZONE)
+    monkeypatch.setenv("TPUCTL_STATE_DIR", state or str(tmp_path / "state"))
+    write_atomically(Colab(None, print)._records.path("t1", "gone"), "its time to live is over.")
+    assert open_provider("colab").was_deleted("t1")
+    assert tpuctl("show", "t1", "--json").data["provider"] == "cloud-tpu"
+    assert tpuctl("delete", "t1", "--yes", "--json").data["tpus"][0]["outcome"] == "deleted"

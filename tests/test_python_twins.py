@@ -103,7 +103,8 @@ def twin(command: str, *marks: Any, by_kind: bool = False) -> Callable[[Sample],
 
 def needs(*modules: str) -> list[Any]:
     lacking = [module for module in modules if find_spec(module) is None]
-    return [pytest.mark.skipif(bool(lacking), reason=f"{lacking} not installed")]
+    skip = pytest.mark.skipif(bool(lacking), reason=f"{lacking} not installed")
+    return [skip, *([pytest.mark.tf] if "tensorflow" in modules else [])]
 
 
 def quiet(stream: int, data: bytes) -> None:
@@ -396,14 +397,6 @@ def _(at: Bench) -> Any:
     return pair, lambda: library.bench.compare(*pair)
 
 
-@twin("demo", *needs("tensorflow", "skimage", "sklearn"), pytest.mark.slow, by_kind=True)
-def _(at: Bench) -> Any:
-    return (
-        ["--images", at.photos, "--out", at.folder / "demo-cli"],
-        lambda: library.demo.run(at.photos, at.folder / "demo-api", log=2),
-    )
-
-
 @twin("emulator start", *needs("grpc"), by_kind=True)
 def _(at: Bench) -> Any:
     def start_again() -> Any:
@@ -438,7 +431,8 @@ COMMANDS = [each for entry in CONTENTS for each in commands((entry.name,), progr
 
 def test_every_command_has_a_twin() -> None:
     assert COMMANDS
-    assert set(TWINS) == set(COMMANDS)
+    # A demo takes a minute: test_demo.py compares its own.
+    assert {*TWINS, "demo"} == set(COMMANDS)
 
 
 @pytest.fixture
@@ -472,20 +466,6 @@ def comparable(value: Any, key: str = "") -> Any:
     if isinstance(value, str):
         return UUID.sub("UUID", re.sub(r"-(cli|api)\b", "", value))
     return value
-
-
-def other_keys(ours: Any, theirs: Any, where: str = "data") -> list[str]:
-    """Where two measurements have other keys; lists may be empty, and values null, in one."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        odd = [f"{where}.{key}" for key in ours.keys() ^ theirs.keys()]
-        both = ours.keys() & theirs.keys()
-        return odd + [
-            each for key in both for each in other_keys(ours[key], theirs[key], f"{where}.{key}")
-        ]
-    if isinstance(ours, list) and isinstance(theirs, list):
-        pairs = zip(ours, theirs, strict=False)
-        return [each for pair in pairs for each in other_keys(*pair, f"{where}[]")]
-    return []
 
 
 def run_command(command: str, arguments: Sequence[object]) -> dict[str, Any]:
@@ -522,7 +502,7 @@ def test_a_command_and_its_function_give_the_same(
     assert [error["code"] for error in document["errors"]] == [e.code for e in result.failures]
     if by_kind:
         assert document["data"].keys() == twin_document["data"].keys()
-        assert other_keys(document["data"], twin_document["data"]) == []
+        assert contract.other_keys(document["data"], twin_document["data"]) == []
     else:
         assert document["status"] == result.status
         for part in ("data", "warnings"):
@@ -534,8 +514,8 @@ def test_a_difference_would_be_seen() -> None:
     assert comparable(ours) == comparable({"name": "tpu-api", "seconds": 2.5, "chips": 8})
     for other in ({**ours, "chips": 4}, {**ours, "seconds": None}, {**ours, "more": 1}):
         assert comparable(ours) != comparable(other)
-    assert other_keys({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": 2}]}) == ["data.a[].c"]
-    assert other_keys({"a": [{"b": 1}]}, {"a": []}) == []
+    assert contract.other_keys({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": 2}]}) == ["data.a[].c"]
+    assert contract.other_keys({"a": [{"b": 1}]}, {"a": []}) == []
 
 
 def test_python_refuses_what_the_command_line_cannot_express() -> None:

@@ -18,6 +18,8 @@ from tests.conftest import Tpuctl
 from tests.kaggle_world import Kaggles
 from tests.kaggle_world import kaggle as kaggle
 from tests.waiting import wait_until
+from tpuctl.supervise.legs import _concluded
+from tpuctl.supervise.messages import WatchResult
 from tpuctl.supervise.relay import End, Go, Ledger, Leg, LegEnd, Pause, next_step
 
 PLACES = ("kaggle:v5litepod-8", "colab:v5litepod-1", "cloud-tpu:v5litepod-8")
@@ -69,6 +71,20 @@ def test_when_one_ends_the_next_is_asked_and_after_the_last_the_first() -> None:
     assert crashed.error.exit_code == 7
 
 
+def test_a_part_is_done_only_with_its_last_checkpoints_here() -> None:
+    class Left:
+        left, may_come, is_home = "", False, True
+
+    ended = WatchResult("n", None, "j", (), 0, None, 0.0)
+    leg = Leg(1, "kaggle", "v5litepod-8", "n", MORNING)
+    actions: Any = Left()
+    assert _concluded(leg, ended, actions).end == "done"
+    actions.is_home = False
+    gone = _concluded(leg, ended, actions)
+    assert (gone.end, "last checkpoints" in gone.reason) == ("ended", True)
+    assert next_step(Ledger("x", (gone,)), PLACES, max_crashes=2) == Go(1)
+
+
 @pytest.fixture
 def worlds(kaggle: Kaggles, colab_world: ColabWorld) -> Any:
     """A Kaggle whose sessions end early, and a Colab."""
@@ -81,7 +97,7 @@ def worlds(kaggle: Kaggles, colab_world: ColabWorld) -> Any:
 
 
 def words(on: str, *job: str) -> tuple[str, ...]:
-    options = ("--checkpoints", "kept", "--ttl", "60m", "--yes", "--json")
+    options = ("--checkpoints", "kept", "--ttl", "4h", "--yes", "--json")
     return ("watch", "--on", on, *options, "--", "python3", "train.py", *job)
 
 
@@ -196,6 +212,33 @@ def test_the_plan_names_every_place_and_starts_nothing(kaggle: Kaggles, tpuctl: 
 
 
 @pytest.mark.slow
+def test_a_tpu_of_compute_engine_goes_on_and_is_deleted(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zones = {"us-east5-a": {"capacity_chips": 64, "quota_chips": 64}}
+    account = {"used_hours": 20}
+    world = kaggle(
+        {"zones": zones, "provision_s": 60, "kaggle": account}, machines=tmp_path / "machines"
+    )
+    monkeypatch.setenv("TPUCTL_GCE_ENDPOINT", world.emulator.http)
+    monkeypatch.setenv("TPUCTL_PROJECT", "p")
+    Path("train.py").write_text(JOB)
+    Path("kept").mkdir()
+    Path("kept/steps.txt").write_text("1")
+    line = ("--on", "kaggle,gce:v6e-1", "--checkpoints", "kept", "--ttl", "12h", "--zone", "auto")
+    done = tpuctl("watch", *line, "--max-usd", "90", "--yes", "--json",
+                  "--", "python3", "train.py", "0", "0")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert "begins with step 1" in done.stderr
+    assert [(leg["provider"], leg["end"]) for leg in done.data["attempts"]] == [
+        ("kaggle", "refused"), ("gce", "done"),
+    ]  # fmt: skip
+    assert Path("kept/steps.txt").read_text() == "2"
+    assert done.data["usd"] > 0
+    assert tpuctl("list", "--provider", "gce", "--json").data["tpus"] == []
+
+
+@pytest.mark.slow
 def test_a_cloud_tpu_goes_on_from_a_bucket_and_is_deleted(
     kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -209,7 +252,7 @@ def test_a_cloud_tpu_goes_on_from_a_bucket_and_is_deleted(
     monkeypatch.setenv("TPUCTL_PROJECT", "p")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", world.emulator.http)
     Path("train.py").write_text(JOB)
-    line = ("--on", "kaggle,cloud-tpu:v5litepod-1", "--ttl", "60m", "--zone", "auto", "--yes")
+    line = ("--on", "kaggle,cloud-tpu:v5litepod-1", "--ttl", "4h", "--zone", "auto", "--yes")
     place = ("--checkpoints", "gs://kept/run", "--max-usd", "90", "--json")
     done = tpuctl("watch", *line, *place, "--", "python3", "train.py", "2", "0")
     assert done.exit_code == 0, done.stderr

@@ -100,6 +100,26 @@ def test_a_folder_in_the_place_of_a_file_does_not_fill_a_folder_that_exists(
     assert below(here) == {".bashrc"}
 
 
+def test_the_same_copy_again_finds_what_it_has_copied(own: Slice, here: Path) -> None:
+    (own.folder(0) / "log" / "sub").mkdir(parents=True)
+    (own.folder(0) / "log" / "sub" / "a").write_text("honest")
+    (own.folder(0) / "log" / "sub" / "link").symlink_to("a")
+    (own.folder(0) / "log" / "b").write_text("honest")
+    for _ in range(2):
+        assert fetch(own, ":log", here.parent / "new").exit_code == 0
+
+
+@pytest.mark.parametrize(("later_ns", "more"), [(1, []), (0, ["b"])])
+def test_a_worker_that_knows_what_is_in_a_folder_changes_nothing_there(
+    own: Slice, here: Path, later_ns: int, more: list[str]
+) -> None:
+    state = (here / ".bashrc").stat()
+    known = [".bashrc", "f", state.st_mode & 0o777, 4, state.st_mtime_ns + later_ns, ""]
+    answer(own, 0, *offered(False, known, *map(row, more)))
+    assert fetch(own, ":log", here).failures[0].code == "already_exists"
+    assert (below(here), (here / ".bashrc").read_text()) == ({".bashrc"}, "mine")
+
+
 @pytest.mark.parametrize(
     ("asked", "target"), [(":log/", "here"), (":here", "here"), (":log", "new")]
 )

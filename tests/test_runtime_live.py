@@ -110,9 +110,9 @@ def test_scanning_ten_thousand_processes_costs_little_beside_listing_them(tmp_pa
             os.listdir(tmp_path / "proc" / name / "fd")
 
     def seconds(act: object) -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         act()  # type: ignore[operator]
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     bare = min(seconds(listing) for _ in range(3))
     whole = min(seconds(lambda: diagnose(live(tmp_path))) for _ in range(3))

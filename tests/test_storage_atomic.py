@@ -77,6 +77,17 @@ def test_a_file_that_turns_into_a_pipe_does_not_block_either(
         open_regular(tmp_path / "pipe")
 
 
+def test_a_planted_pipe_is_neither_waited_for_nor_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WriteError):
+        append_line(tmp_path / "pipe", "secret", private=True)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(WriteError, match="it is a pipe"):
+        append_line(tmp_path / "pipe", "secret", private=True)
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     victim, link = tmp_path / "victim", tmp_path / "link"
     victim.write_text("precious")
@@ -164,6 +175,9 @@ def test_state_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None
         "state/deep/creates/one.json": "600",
         "state/deep/lock": "600",
     }
+    os.umask(0o777)
+    ensure_folder(tmp_path / "later" / "deep", private=True)
+    assert modes(tmp_path)["later"] == modes(tmp_path)["later/deep"] == "700"
     os.umask(0o077)
     write_atomically(tmp_path / "report.html", "")
     assert modes(tmp_path)["report.html"] == "600"
@@ -181,7 +195,8 @@ PLAIN_WRITERS = {
     "profiling/frameworks/meter.py", "profiling/frameworks/stacks.py", "training/devices.py",
     "profiling/program/recording.py", "diagnosis/repair.py", "emulator/store.py",
     "emulator/storage/uploads.py", "profiling/program/hook/sitecustomize.py",
-    "datasets/serve_agent.py", "emulator/kaggle/api.py", "providers/kaggle/bootstrap.py",
+    "datasets/serve_agent.py", "emulator/kaggle/api.py", "emulator/machines.py",
+    "providers/kaggle/bootstrap.py",
 }  # fmt: skip
 
 

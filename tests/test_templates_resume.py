@@ -64,7 +64,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     assert different(weights(Path(whole["model"])), weights(Path(parts["model"]))) == []
     assert [entry["steps"] for entry in whole["executed"]] == [steps, steps]
     assert [entry["examples"] for entry in whole["executed"]] == [steps * 8] * 2
-    # A finished run that is asked for more goes on from its end.
+    # A finished run that is asked for more resumes from its end.
     more = train(template, backend, out, *options, "--steps", steps + 2)
     assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
 

@@ -107,6 +107,11 @@ def test_a_result_shows_itself_and_no_text_in_it_acts(name: str) -> None:
     assert acts_on_the_terminal(str(result)) == []
 
 
+def test_characters_that_cannot_be_seen_are_shown() -> None:
+    for hidden in "\u00ad\u034f\u115f\u180e\u206a\u3164\uffa0\U0001d173\U000e0100":
+        assert printable(f"t1{hidden}") == "t1" + hidden.encode("unicode_escape").decode()
+
+
 @given(st.text())
 def test_printable_text_is_one_line_that_a_terminal_shows(text: str) -> None:
     shown = printable(text)

@@ -1,4 +1,4 @@
-"""Run templates as a user would, in processes of their own, and look at what they leave."""
+"""Run templates in processes of their own, and look at what they leave."""
 
 import atexit
 import io
@@ -16,13 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.warm_python import WarmPython, warm_python
 from tpuctl import data
 from tpuctl.training.catalog import find_template
 
+# What a template imports. `test_templates.py` starts them all with a Python of their own.
+IMPORTS = {"torch-xla-images": (), "jax-images": ("jax", "PIL.Image")}
+KERAS_IMPORTS = {"tensorflow": ("tensorflow",), "jax": ("tensorflow", "keras", "jax")}
+
 
 def command(template: str, out: Path, *options: object) -> list[str]:
-    words = [sys.executable, str(find_template(template)), "--out", str(out), *options]
-    return [str(word) for word in words]
+    return [str(word) for word in (find_template(template), "--out", out, *options)]
+
+
+def warm(template: str, backend: str) -> WarmPython:
+    modules = IMPORTS.get(template, KERAS_IMPORTS.get(backend, ()))
+    # Keras reads its backend, and JAX where it keeps what it compiles, when they are imported.
+    return warm_python(modules, tuple(chosen(backend).items()))
 
 
 def compiled_once() -> dict[str, str]:
@@ -40,9 +50,12 @@ def compiled_once() -> dict[str, str]:
 _cache: list[str] = []
 
 
+def chosen(backend: str) -> dict[str, str]:
+    return {**compiled_once(), "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+
+
 def environment(backend: str) -> dict[str, str]:
-    chosen = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-    return {**os.environ, **compiled_once(), **chosen}
+    return {**os.environ, **chosen(backend)}
 
 
 def write_digits(folder: Path) -> Path:
@@ -69,18 +82,16 @@ def train(template: str, backend: str, out: Path, *options: object) -> dict[str,
 
 def said(template: str, backend: str, out: Path, *options: object) -> str:
     """Run a template to its end; returns what it said."""
-    done = subprocess.run(
-        command(template, out, *options), env=environment(backend), capture_output=True, text=True
-    )
+    program = command(template, out, *options)
+    done = warm(template, backend).run(program, environment(backend))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def refused(template: str, backend: str, out: Path, *options: object) -> str:
     """What a template says when it cannot begin."""
-    done = subprocess.run(
-        command(template, out, *options), env=environment(backend), capture_output=True, text=True
-    )
+    program = command(template, out, *options)
+    done = warm(template, backend).run(program, environment(backend))
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -90,20 +101,17 @@ def interrupt(
     template: str, backend: str, out: Path, number: signal.Signals, after: str, *options: object
 ) -> int:
     """Send a signal when a line of the output begins with `after`; returns the exit code."""
-    child = subprocess.Popen(
-        command(template, out, *options),
-        env={**environment(backend), "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert child.stdout
-    for line in child.stdout:
-        if line.startswith(after):
-            child.send_signal(number)
-            break
-    child.communicate()
-    return child.returncode
+    read, write = os.pipe()
+    with open(read) as lines:
+        with open(write, "wb") as stdout, open(os.devnull, "wb") as stderr:
+            words = command(template, out, *options)
+            program = warm(template, backend).start(words, environment(backend), stdout, stderr)
+        for line in lines:
+            if line.startswith(after):
+                os.kill(program.pid, number)
+                break
+        lines.read()
+    return program.wait()
 
 
 SPEAKING_TO_ITSELF = """
@@ -123,7 +131,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def told_to_stop_while_speaking(template: str, backend: str, out: Path, *options: object) -> str:
     """Run a template that gets SIGTERM as it says how a step went; returns what it said."""
     done = subprocess.run(
-        [sys.executable, "-c", SPEAKING_TO_ITSELF, *command(template, out, *options)[1:]],
+        [sys.executable, "-c", SPEAKING_TO_ITSELF, *command(template, out, *options)],
         env=environment(backend),
         capture_output=True,
         text=True,

@@ -1,7 +1,7 @@
 """Text for a terminal: what data contains is shown, and never acts on the terminal.
 
 Names, labels and messages come from workers, services and files. In them, a control character, a
-change of the writing direction or a line break would let somebody else write on our screen.
+change of the writing direction or a line break would let a stranger write on the screen.
 """
 
 import codecs
@@ -20,7 +20,8 @@ _BREAKS = "\n\t"
 _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, also the 8-bit ones
     "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # direction, lines
-    "\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u206f\u3164\ufeff\uffa0"
+    "\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # invisible
     "\ud800-\udfff"  # bytes that are not UTF-8
 )
 _IN_LINES = re.compile(f"[{_UNSAFE}]")
@@ -32,7 +33,7 @@ _NO_COLOUR = "\x1b[0m"
 
 def printable(text: str, *, lines: bool = False) -> str:
     """Write unprintable characters as escapes, such as `\\x1b`; `lines` keeps line breaks."""
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
     return (_IN_LINES if lines else _IN_ONE_LINE).sub(_escaped, text)
 

@@ -45,7 +45,8 @@ def speed(progress: Progress, done: float, seconds: float) -> str:
     rate = f", {format_rate(done / seconds, progress.unit)}"
     if progress.total is None:
         return rate
-    return f"{rate}, {format_duration((progress.total - progress.done) * seconds / done)} left"
+    left_s = max(1.0, (progress.total - progress.done) * seconds / done)
+    return f"{rate}, {format_duration(left_s)} left"
 
 
 @dataclass

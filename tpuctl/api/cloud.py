@@ -91,6 +91,7 @@ def create(
     from tpuctl.cloud.create import NotCreated
     from tpuctl.cloud.placement import resolve_zones
     from tpuctl.cloud.plan import CreateOptions
+    from tpuctl.providers.cloud_tpu import CloudTpu
     from tpuctl.providers.planes import choose_plane
     from tpuctl.providers.port import HostedPlan
     from tpuctl.providers.registry import AUTO, chosen_plane, is_plane, open_to_create
@@ -111,6 +112,8 @@ def create(
     if why and not isinstance(plan, HostedPlan):
         plan = replace(plan, why_provider=why, reasons=(why, *plan.reasons))
     if dry_run:
+        if isinstance(chosen, CloudTpu) and not isinstance(plan, HostedPlan):
+            return chosen.add_quotas(plan)
         return plan
     confirm(plan)
     result = chosen.create(

@@ -65,6 +65,6 @@ def launch_on_gke(
         return follow(cluster, run.name, sink=sink, note=note)
     except KeyboardInterrupt:
         raise StoppedError(
-            f"Interrupted; {plan.name} goes on in the cluster.",
+            f"Interrupted; {plan.name} keeps running in the cluster.",
             hint=f"Follow it: tpuctl logs {plan.name} --follow. Stop it: tpuctl stop {plan.name}",
         ) from None

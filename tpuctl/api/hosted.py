@@ -99,7 +99,7 @@ def _goes_on(name: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise StoppedError(
-            f"Interrupted; {name} goes on at Kaggle, which cannot be stopped from outside.",
+            f"Interrupted; {name} keeps running on Kaggle, which cannot be stopped from outside.",
             hint="Run the same command again to follow it. tpuctl list shows when it ends.",
         ) from None
 

@@ -116,7 +116,7 @@ def lint(
     """Find what in scripts and notebooks will break or crawl on a TPU, without running them.
 
     `select` and `ignore` are codes of rules, or beginnings of them such as T1. `fix` changes the
-    files; `diff` only says how, in the result's `changes`. `runtime` is where the code shall run,
+    files; `diff` only says how, in the result's `changes`. `runtime` is where the code will run,
     such as colab or kaggle:v5e-8; by default this machine, if it has a TPU.
     """
     from tpuctl.linting.run import lint_paths

@@ -53,6 +53,10 @@ def watch(
     accelerator_type: str | None = None,
     spot: bool | None = None,
     queued: bool | None = None,
+    flex: bool | None = None,
+    reservation: str | None = None,
+    setup: str | None = None,
+    provider: str | None = None,
     ttl_s: float | None = None,
     max_usd: float | None = None,
     runtime_version: str | None = None,
@@ -86,6 +90,10 @@ def watch(
             default the same as the TPU has now.
         spot: Whether to create spot TPUs.
         queued: Whether to create queued resources.
+        flex: Whether to create by flex-start, which needs a time to live.
+        reservation: Reservation on Compute Engine to create in.
+        setup: Framework to install on each TPU: "jax", "torch" or "none".
+        provider: Where to create it: "cloud-tpu", "gce" or "colab"; by default "auto".
         ttl_s: Time to live of each TPU.
         max_usd: Total budget for all TPUs of this watch.
         runtime_version: TPU software version.
@@ -114,6 +122,10 @@ def watch(
             "a NAME": name,
             "--queued": queued,
             "--accelerator-type": accelerator_type,
+            "--flex": flex,
+            "--reservation": reservation,
+            "--setup": setup,
+            "--provider": provider,
         }
         unused |= {"--key": key, "--jump": jump, "--internal-ip": internal_ip, "--iap": iap}
         refuse_unused({**unused, "--delete": delete_at_end}, "with --on")
@@ -125,9 +137,10 @@ def watch(
             sink=sink, note=note, progress=progress, on_warning=on_warning, job=job,
         )  # fmt: skip
     refuse_unused({"--checkpoints": checkpoints, "--max-units": max_units}, "without --on")
+    from tpuctl.cloud.plan import check_words
     from tpuctl.hardware.types import describe
-    from tpuctl.providers.planes import plane_to_watch
-    from tpuctl.providers.registry import is_plane, owner_of
+    from tpuctl.providers.planes import provider_to_watch
+    from tpuctl.providers.registry import is_plane
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.actions import Actions, Login
     from tpuctl.supervise.loop import watch as watch_planned
@@ -143,15 +156,21 @@ def watch(
 
     if accelerator_type:
         describe(accelerator_type)
+    check_words(setup, reservation)
     user, plain = split_user(name)
-    owner = owner_of(plain, project=project, on_warning=on_warning)
-    plane = None
-    if not isinstance(owner, Supervised):
-        plane = plane_to_watch(plain, accelerator_type, zone, project)
+    models = {"spot": spot, "queued": queued, "flex": flex, "reservation": reservation}
+    chosen: dict[str, Any] = {**models, "runtime_version": runtime_version, "setup": setup}
+    owner = provider_to_watch(
+        plain, accelerator_type, zone, chosen,
+        provider=provider, project=project, on_warning=on_warning,
+    )  # fmt: skip
+    if not is_plane(owner) and not isinstance(owner, Supervised):
+        raise owner.abilities.refuse("watch")
+    plane = owner.abilities.name if is_plane(owner) else None
     spec = plan_job(as_words(command), **job)
-    look_in, zones = resolve_watch_zones(zone if is_plane(owner) or zone else ())
+    look_in, zones = resolve_watch_zones(zone if plane or zone else ())
     wanted = WatchOptions(
-        look_in, zones, accelerator_type, spot, queued, ttl_s, max_usd, runtime_version, plane
+        look_in, zones, accelerator_type, ttl_s=ttl_s, max_usd=max_usd, provider=plane, **chosen
     )
     login = Login(
         user, key, parse_hosts(jump)[0] if jump else None, internal_ip, iap, is_given=plain != name
@@ -164,7 +183,8 @@ def watch(
     else:
         cloud = open_with_warnings(project, on_warning, str(plane))
         store = StateFile(cloud.api, plain)
-        make_plan = partial(plan_watch, cloud, plain, wanted, spec, store=store, fresh=fresh)
+        how: Any = {"store": store, "fresh": fresh, "check": owner.abilities.check}
+        make_plan = partial(plan_watch, cloud, plain, wanted, spec, **how)
         make_actions = partial(Actions, cloud, login, **talk)
     if dry_run:
         return make_plan()

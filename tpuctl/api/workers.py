@@ -272,7 +272,7 @@ def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0)
     if batch := _batch_run(where):
         stopper = getattr(batch[0], "stop", None)
         if stopper is None:
-            raise batch[0].abilities.refuse("stop")
+            raise batch[0].abilities.refuse("stop", name=batch[1])
         refuse_unused({"--job": job}, f"on {batch[0].abilities.title}")
         stopped: StoppedJob = stopper(batch[1])
         return stopped

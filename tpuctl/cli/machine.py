@@ -75,7 +75,7 @@ def explain(text: Text = None) -> None:
     """Explain an error, or every error in a log, and how to fix it.
 
     Examples:
-        tpuctl explain "libtpu.so already in use by process with pid 7"
+        tpuctl explain "The TPU is already in use by process with pid 7"
         tpuctl logs my-tpu | tpuctl explain
         tpuctl explain worker-0.log worker-1.log notebook.ipynb
         tpuctl explain F05

@@ -146,6 +146,10 @@ def complete_command(command: Any) -> None:
             complete_command(below)
     for parameter in command.params:
         completion.offer(parameter)
+        if parameter.param_type_name == "argument" and (parameter.metavar or parameter.required):
+            # typer puts brackets around those of the metavar, and braces around what is required.
+            metavar = parameter.metavar or parameter.name.upper()
+            parameter.get_usage_pieces = lambda _, metavar=metavar: [metavar]
     add_common_options(command)
 
 

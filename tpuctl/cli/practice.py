@@ -64,6 +64,8 @@ def start(
 ) -> None:
     """Start an emulator, or resume the last one; prints the variables to export.
 
+    With --detach, an emulator that runs already is used; it must have the same scenario.
+
     Examples:
         tpuctl emulator start
         eval "$(tpuctl emulator start --detach)"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,20 +28,20 @@ def bars() -> Iterator[OnProgress]:
     if console is None:
         yield output.note_message if output.as_json() else _Lines()
         return
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}", markup=False),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    live = Bars(*columns, console=console, transient=True)
+    live = _live(console)
     try:
         yield _Bars(live)
     finally:
         live.stop()
+
+
+def _live(console: "Console", get_time: Callable[[], float] = time.monotonic) -> "Bars":
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    texts = ("{task.description}", "{task.fields[amount]}", "{task.fields[note]}")
+    name, *rest = (TextColumn(text, markup=False) for text in texts)
+    return Bars(name, BarColumn(), *rest, console=console, get_time=get_time, transient=True)
 
 
 @contextmanager
@@ -97,7 +98,9 @@ class _Bars:
             return
         self._live.start()
         if progress.task not in self._tasks:
-            self._tasks[progress.task] = self._live.add_task(progress.task, amount="", note="")
+            self._tasks[progress.task] = self._live.add_task(
+                progress.task, total=None, amount="", note=""
+            )
         now_s = self._live.get_time()
         start_s, before = self._start.setdefault(progress.task, (now_s, progress.done))
         pace = speed(progress, progress.done - before, now_s - start_s)

@@ -113,9 +113,7 @@ def lint(
     ] = False,
     runtime: Annotated[
         str | None,
-        Option(
-            help="Where it shall run: colab, kaggle, tpu-vm, pod; a type may follow, as :v6e-1."
-        ),
+        Option(help="Where it will run: colab, kaggle, tpu-vm, pod; a type may follow, as :v6e-1."),
     ] = None,
     format: Annotated[LintFormat, Option(help="What to print.")] = LintFormat.TEXT,
 ) -> None:

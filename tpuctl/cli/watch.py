@@ -23,6 +23,7 @@ from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
 from tpuctl.errors import UsageError
 from tpuctl.reporters import changes as report
+from tpuctl.reporters.display import text_of
 from tpuctl.supervise.plan import WatchPlan
 from tpuctl.supervise.relay import RelayPlan
 
@@ -83,6 +84,28 @@ Queued = Annotated[
     bool | None,
     typer.Option("--queued/--no-queued", help="Create queued resources. Default: as now."),
 ]
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        "--provider", metavar="PROVIDER", help="Provider: cloud-tpu, gce, colab. Default: auto."
+    ),
+]
+Flex = Annotated[
+    bool | None,
+    typer.Option("--flex/--no-flex", help="Create by flex-start, with --ttl. Default: as now."),
+]
+Reservation = Annotated[
+    str | None,
+    typer.Option(
+        "--reservation",
+        metavar="RESERVATION",
+        help="Reservation on Compute Engine. Default: as now.",
+    ),
+]
+Setup = Annotated[
+    str | None,
+    typer.Option(metavar="jax|torch|none", help="Framework to install on each. Default: as now."),
+]
 Ttl = Annotated[float | None, time_option("Time to live of each TPU: 4h. Default: as now.")]
 MaxUsd = Annotated[float | None, positive_option("USD", "Total budget in USD for all TPUs.")]
 RuntimeVersion = Annotated[
@@ -121,10 +144,14 @@ def watch(
     hang_after: HangAfter = None,
     bad_host_after: BadHostAfter = 600.0,
     accelerator_type: Type = None,
+    provider: Provider = None,
     zone: Zone = None,
     zones: Zones = None,
     spot: Spot = None,
     queued: Queued = None,
+    flex: Flex = None,
+    reservation: Reservation = None,
+    setup: Setup = None,
     ttl: Ttl = None,
     max_usd: MaxUsd = None,
     max_units: MaxUnits = None,
@@ -145,6 +172,7 @@ def watch(
     Examples:
         tpuctl watch t1 --code . -- python train.py
         tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot -- python train.py
+        tpuctl watch t1 --type v6e-16 --zone us-east5-a --flex --ttl 24h -- python train.py
         tpuctl watch t1 --hang-after 15m --delete -- python train.py
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """
@@ -169,6 +197,10 @@ def watch(
         zone=join_zone_options(zone, zones),
         spot=spot,
         queued=queued,
+        flex=flex,
+        reservation=reservation,
+        setup=setup,
+        provider=provider,
         ttl_s=ttl,
         max_usd=max_usd,
         runtime_version=runtime_version,
@@ -198,7 +230,7 @@ def _confirm(plan: WatchPlan | RelayPlan, *, yes: bool) -> None:
     for warning in plan.warnings:
         output.warn(warning)
     if isinstance(plan, RelayPlan):
-        for line in report.render_relay_plan(plan).splitlines():
+        for line in text_of(plan, output.terminal_width()).splitlines():
             output.note(line)
         if any(each.provisioning != "free" for each in plan.offers):
             output.confirm("Run it there, in this order, until it is done?", yes=yes)

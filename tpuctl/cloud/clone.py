@@ -1,7 +1,7 @@
 """The options that create another TPU like one that exists."""
 
 from tpuctl.cloud.models import LABEL_MAX_USD_CENTS, LABEL_TTL_S, Node, shared
-from tpuctl.cloud.plan import STARTUP_SCRIPT, CreateOptions
+from tpuctl.cloud.plan import METADATA_SETUP, SETUPS, STARTUP_SCRIPT, CreateOptions
 from tpuctl.cloud.tpu import known_type
 from tpuctl.cloud.ttl import user_script
 from tpuctl.hardware.compute_engine import list_price, model_of
@@ -33,6 +33,7 @@ def clone_options(node: Node) -> CreateOptions:
         max_usd=max_usd,
         internal_ip=not node.external_ips,
         startup_script=user_script(script),
+        setup=setup if (setup := node.metadata.get(METADATA_SETUP)) in SETUPS else None,
     )
 
 

@@ -6,14 +6,22 @@ exceeded quota (waiting does not help). Only the text and the details tell them 
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
+from inspect import isfunction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tpuctl import errors
 from tpuctl.codec import from_plain
-from tpuctl.errors import RateLimitedError, TpuctlError, ZoneHiddenError, did_you_mean
+from tpuctl.errors import (
+    RateLimitedError,
+    TpuctlError,
+    UnavailableError,
+    ZoneHiddenError,
+    did_you_mean,
+)
 from tpuctl.hardware.types import all_zones
 from tpuctl.runtime.redact import redact
 
@@ -21,6 +29,10 @@ TABLE = Path(__file__).parent / "data" / "api_errors.json"
 LONGEST_MESSAGE = 600
 """Longest part of the service's message that is passed on, in characters."""
 
+T = TypeVar("T")
+_NONSENSE = (
+    AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 _QUOTA_ID = re.compile(r"(\b\w+PerProject\w*\b)")
 
 
@@ -125,3 +137,34 @@ def _presentable(text: str) -> str:
     parts = _QUOTA_ID.split(line)
     safe = "".join(part if i % 2 else redact(part) for i, part in enumerate(parts))
     return safe if len(safe) <= LONGEST_MESSAGE else f"{safe[: LONGEST_MESSAGE - 1]}…"
+
+
+def checks_replies(service: str) -> Callable[[T], T]:
+    """Make a function, or every public method of a class, refuse a reply that makes no sense.
+
+    Both raise UnavailableError then, whatever they stumbled over.
+    """
+
+    def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*words: Any, **options: Any) -> Any:
+            try:
+                return function(*words, **options)
+            except _NONSENSE as error:
+                what = function.__name__.replace("_", " ")
+                raise UnavailableError(
+                    f"{service} answered {what!r} with something that cannot be read: {error}.",
+                    hint="Try again later; if it stays so, look for a newer tpuctl.",
+                ) from error
+
+        return call
+
+    def decorate(target: Any) -> Any:
+        if not isinstance(target, type):
+            return checked(target)
+        for name, method in list(vars(target).items()):
+            if isfunction(method) and not name.startswith("_"):
+                setattr(target, name, checked(method))
+        return target
+
+    return decorate

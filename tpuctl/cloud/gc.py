@@ -1,4 +1,4 @@
-"""`gc`: find and delete TPUs that cost money or hold chips, names and quota, but serve nobody."""
+"""`gc`: find and delete TPUs that cost money or hold chips, names and quota, but are unused."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ Action = Literal["delete", "deleted", "already_deleted", "replaced", "left_alone
 
 @dataclass(frozen=True)
 class Orphan:
-    """A TPU or queued resource that nobody needs, why, and what is or was done about it."""
+    """A TPU or queued resource that is unused, why, and what is or was done about it."""
 
     kind: ResourceKind
     name: str
@@ -117,7 +117,7 @@ def delete_orphans(
 
 
 class _Judge:
-    """Decides which groups nobody needs.
+    """Decides which groups are unused.
 
     Anyone with write access can copy or invent labels. So a TPU's labels count only if the journal
     knows the TPU, under the same name, zone and id.
@@ -128,7 +128,7 @@ class _Judge:
         self._entries = {entry.create_id: entry for entry in journal.entries(api)}
 
     def why_orphaned(self, group: ResourceGroup) -> str | None:
-        """Return why nobody needs a group now, or None."""
+        """Return why a group is unused now, or None."""
         ours = self._ours(group)
         abandoned = frozenset(
             create_id
@@ -164,7 +164,7 @@ class _Judge:
         return {create_id: ours[create_id] for create_id in ours.keys() - copied}
 
     def _why_interrupted(self, node: Node, now: datetime) -> str | None:
-        """Return why nobody waits for a TPU that is not ready and is not a single request."""
+        """Return why no process waits for a TPU that is not ready and is not a single request."""
         if node.state not in _UNFINISHED or node.provider != GCE:
             return None
         entry = self._entries.get(node.labels.get(LABEL_CREATE_ID, ""))
@@ -176,7 +176,7 @@ class _Judge:
             return "only parts of the slice exist" if entry or is_old else None
         if entry and entry.is_open and entry.outcome is None and is_of(node, entry):
             return (
-                "its create was interrupted, and nobody waits for it (to resume: create it again)"
+                "its create was interrupted and is not being resumed (to resume: create it again)"
             )
         return None
 
@@ -193,7 +193,7 @@ def why_orphaned(
     abandoned: frozenset[str],
     ours: Collection[str] = (),
 ) -> str | None:
-    """Return why nobody needs a group, or None.
+    """Return why a group is unused, or None.
 
     `abandoned` and `ours` are ids of creates that are known to have made the group. A queued
     resource is deleted with all of its nodes, so it is kept while one of them is needed.

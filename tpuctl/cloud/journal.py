@@ -78,7 +78,7 @@ class JournalEntry:
 
     @property
     def is_ending(self) -> bool:
-        """Whether its deletion was requested, and nobody saw the end of it."""
+        """Whether its deletion was requested, and its end was not seen."""
         return self.phase == "ready" and self.outcome in (DELETED, COLLECTED)
 
 

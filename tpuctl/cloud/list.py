@@ -28,6 +28,7 @@ class TpuList(Outcome):
     balances: tuple[Balance, ...] = ()
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
     failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+    place: str = field(default="in any zone", metadata={"internal": True})
 
     @property
     def status(self) -> Status:

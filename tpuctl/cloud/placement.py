@@ -87,6 +87,26 @@ def apply_quota(
     return replace(offer, quota_chips=allowed, not_tried=f"quota {allowed} chips{needs}")
 
 
+def add_quotas(api: TpuApi, plan: CreatePlan) -> CreatePlan:
+    """Add the quotas of zones that the user named, to a plan that is only shown; only reads."""
+    if not plan.options.zones or plan.options.reservation or plan.reserved:
+        return plan
+    kind = describe_on(plan.provider, plan.accelerator_type)
+    read = attempt(api.list_quotas)
+    quotas = () if isinstance(read, TpuctlError) else read
+    offers, notes = [], []
+    for offer in plan.offers:
+        known = apply_quota(offer, quotas, kind, plan.spot, flex=plan.flex)
+        offers.append(replace(offer, quota_chips=known.quota_chips))
+        if known.not_tried != offer.not_tried:
+            notes.append(f"{offer.zone} will refuse it: {known.not_tried}.")
+        elif known.quota_chips is None:
+            none = f"the service states none of {kind.generation} there"
+            why = read if isinstance(read, TpuctlError) else none
+            notes.append(f"The quota in {offer.zone} is unknown: {str(why).rstrip('.')}.")
+    return replace(plan, offers=tuple(offers)).with_warnings(*notes)
+
+
 def _find_zones(api: TpuApi, plan: CreatePlan, kind: AcceleratorType) -> CreatePlan:
     zones = api.list_zones()
     tasks = [partial(api.list_accelerator_types, zone) for zone in zones]

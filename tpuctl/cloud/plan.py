@@ -38,6 +38,7 @@ _MAX_LABELS = 60
 _SHORT_TTL_S = 600
 
 _DISK = re.compile(r"projects/[^/,=]+/(zones|regions)/(?P<place>[^/,=]+)/disks/(?P<name>[^/,=]+)")
+_RESERVATION = re.compile(r"(projects/[^/\s]+/reservations/)?[a-z][-a-z0-9]*(/\w+/[-a-z0-9]+)*")
 _DISK_MODES = {"read-write": False, "read-only": True}
 
 SETUPS = (None, "jax", "torch", "none")
@@ -45,6 +46,9 @@ SETUPS = (None, "jax", "torch", "none")
 
 STARTUP_SCRIPT = "startup-script"
 """The metadata key of the script that a VM runs when it starts."""
+
+METADATA_SETUP = "tpuctl-setup"
+"""The metadata key of what was installed on a TPU, so that the next one gets it too."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,7 @@ def plan_create(options: CreateOptions) -> CreatePlan:
               "--reservation": options.reservation}  # fmt: skip
     if len(given := [flag for flag, is_given in models.items() if is_given]) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other.", hint="Give one of them.")
-    if options.setup not in SETUPS:
-        raise UsageError(f"Cannot set up {options.setup!r}.", hint="Set up jax, torch or none.")
+    check_words(options.setup, options.reservation)
     version = _runtime_version(kind, options.runtime_version)
     _check_limits(options)
     offers = _offers_in_given_zones(kind, options)
@@ -243,6 +246,7 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
     if plan.max_usd is not None:
         limits[LABEL_MAX_USD_CENTS] = str(round(plan.max_usd * 100))
     watched = {LABEL_WATCH: options.watch} if options.watch else {}
+    installed = {METADATA_SETUP: options.setup} if options.setup else {}
     is_guarded = bool(limits) and plan.provider != GCE
     script = ttl.startup_script(
         ttl.GuardTarget(project, offer.zone, plan.name, create_id) if is_guarded else None,
@@ -252,7 +256,11 @@ def request_for(plan: CreatePlan, offer: Offer, *, project: str, create_id: str)
         **shared(NodeRequest, options),
         **shared(NodeRequest, plan),
         "labels": {**options.labels, **limits, **watched, LABEL_CREATE_ID: create_id},
-        "metadata": {**options.metadata, **({STARTUP_SCRIPT: script} if script else {})},
+        "metadata": {
+            **options.metadata,
+            **installed,
+            **({STARTUP_SCRIPT: script} if script else {}),
+        },
     }
     return NodeRequest(
         **known,
@@ -270,6 +278,17 @@ def check_name(name: str) -> None:
             f"{name!r} is not a valid TPU name.",
             hint="Use at most 63 lower-case letters, digits and '-'; start with a letter, do not "
             "end with '-'.",
+        )
+
+
+def check_words(setup: str | None, reservation: str | None) -> None:
+    """Raise UsageError for a setup or the name of a reservation that cannot be."""
+    if setup not in SETUPS:
+        raise UsageError(f"Cannot set up {setup!r}.", hint="Set up jax, torch or none.")
+    if reservation is not None and not _RESERVATION.fullmatch(reservation):
+        raise InvalidArgumentError(
+            f"{reservation!r} is not a valid reservation.",
+            hint="Give its name, or projects/OWNER/reservations/NAME for a shared one.",
         )
 
 
@@ -364,7 +383,8 @@ def _machine_warnings(kind: AcceleratorType, options: CreateOptions) -> tuple[st
     notes = [hardware.note] if hardware.note else []
     if kind.workers == 1 and kind.chips in hardware.rarely_granted:
         notes.append(
-            f"One machine with {kind.chips} chips ({kind.machine_type}) is rarely granted."
+            f"One machine with {kind.chips} chips ({kind.machine_type}) is rarely granted, and "
+            "tpuctl cannot make it of two machines."
         )
     if options.flex and kind.workers > 1:
         notes.append("A slice that waits does not lapse by itself: tpuctl cancels it.")

@@ -179,7 +179,7 @@ def entries_of(journal: Journal, resources: Iterable[Resource]) -> list[JournalE
 def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource) -> JournalEntry:
     """Resume an interrupted create of the same TPU; raises AlreadyExistsError for any other TPU.
 
-    A create is interrupted when no process follows it and nobody was told that it is ready.
+    A create is interrupted when no process follows it and it was not reported as ready.
     """
     earlier = next(iter(entries_of(journal, [resource])), None)
     if (

@@ -163,7 +163,7 @@ def _finish(storage: Storage, arriving: _Arriving) -> Shard:
         with translated_write_errors(arriving.part):
             crc32c = crc32c_of(arriving.part)
         if crc32c == arriving.shard.crc32c:
-            # First, because nobody looks for it once the shard has its name.
+            # First, because it is not looked for once the shard has its name.
             arriving.pieces.unlink(missing_ok=True)
             publish(arriving.part, arriving.final)
             return arriving.shard

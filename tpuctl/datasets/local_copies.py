@@ -27,6 +27,7 @@ from tpuctl.storage.local import (
     LOCK_FLAGS,
     ensure_folder,
     free_bytes,
+    remove_stale_parts,
     translated_write_errors,
     write_atomically,
 )
@@ -217,6 +218,8 @@ def _open(lock: Path) -> int:
 
 def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
     folder = wanted.folder
+    for name in (QUARANTINE, manifest.MANIFEST):
+        remove_stale_parts(folder, of=f"{name}.*")
     fetched = fetch_shards(wanted.storage, wanted.data_set, folder, on_progress=on_progress)
     if find_entry(wanted.storage, QUARANTINE):
         write_atomically(folder / QUARANTINE, wanted.storage.read(QUARANTINE))

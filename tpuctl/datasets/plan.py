@@ -20,6 +20,7 @@ from tpuctl.datasets.inputs import UNREADABLE, ImageFile
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.printable import printable
+from tpuctl.storage.local import open_regular
 
 # Few shards shuffle and read in parallel badly; many small ones waste opens.
 _SPREAD = 4
@@ -297,7 +298,8 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InvalidInputError(f"{path} is too large for a list of labels.")
-        text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {path} with labels.") from None
     except OSError as error:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,16 @@ def candidates(words: set[str]) -> Iterator[tuple[Failure, Pattern]]:
         for failure, pattern in index[anchor]:
             if pattern.needs <= words:
                 yield failure, pattern
+
+
+@cache
+def exclusive_words() -> frozenset[str]:
+    """Return the words that only one failure's patterns need."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for failure, pattern in chain.from_iterable(patterns_by_anchor().values()):
+        for word in pattern.needs:
+            users[word].add(failure.code)
+    return frozenset(word for word, codes in users.items() if len(codes) == 1)
 
 
 @cache

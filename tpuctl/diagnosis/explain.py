@@ -1,7 +1,7 @@
 """Find known failures in the text of an error or a log, and which worker of a log failed first."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -9,6 +9,7 @@ from functools import cache
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures, named
+from tpuctl.diagnosis.evidence import confidence, doubt, is_aside, is_raised
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -23,6 +24,7 @@ _SNIFFED_LINES, _LABELLED = 400, 0.3
 _NEAR, _TRIES = 3000, 50
 _LONGEST_CODE = 60
 _CODE = re.compile(r"[A-Za-z]\d{1,9}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+", re.ASCII)
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _LONGEST_QUOTE = 300
 _TIME_IS_AT_MOST = 200
 
@@ -120,6 +122,8 @@ class _Hit:
     line: int
     time: tuple[str, str] | None
     text: str
+    last_line: int
+    aside: bool
 
 
 @dataclass
@@ -131,6 +135,8 @@ class _Reader:
     size: int = 0
     best: dict[str, _Hit] = field(default_factory=dict)
     first: dict[str, _Hit] = field(default_factory=dict)
+    patterns: dict[str, set[Pattern]] = field(default_factory=lambda: defaultdict(set))
+    raised_at: int = 0
 
     def add(self, number: int, line: str) -> None:
         """Take a line, or more of the line with the same number."""
@@ -145,6 +151,8 @@ class _Reader:
         """Search the window, and keep its end for what a match may begin in."""
         words = tokens("\n".join(self.lines))
         plain = None
+        raised = (n for n, line in zip(self.numbers, self.lines, strict=True) if is_raised(line))
+        self.raised_at = max(raised, default=self.raised_at)
         for failure, pattern in candidates(words):
             plain = plain or Plain(self.lines)
             if found := _find(plain, failure, pattern):
@@ -162,13 +170,24 @@ class _Reader:
         before = range(at, max(-1, at - _TIME_IS_AT_MOST), -1)
         time = next((t for index in before if (t := time_in(self.lines[index]))), None)
         line = plain.text[found.start : found.start + _LONGEST_QUOTE]
-        hit = _Hit(failure, pattern, found, self.numbers[at], time, line)
+        end = plain.line_at(found.end - 1)
+        aside = is_aside(self.lines, end)
+        hit = _Hit(failure, pattern, found, self.numbers[at], time, line, self.numbers[end], aside)
+        self.patterns[failure.code].add(pattern)
         best = self.best.get(failure.code)
         if not best or pattern.weight > best.pattern.weight:
             self.best[failure.code] = hit
         first = self.first.get(failure.code)
         if not first or hit.line < first.line:
             self.first[failure.code] = hit
+
+    def settle(self) -> None:
+        """Put what stands aside of the last exception after it, unless that only wraps it."""
+        said = [hit for hit in self.best.values() if hit.failure.kind not in ("unsure", "warning")]
+        last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
+        only_wraps = bool(last) and not last & {"cause", "general"}
+        for hit in said:
+            hit.aside = hit.aside and hit.last_line < self.raised_at and not only_wraps
 
 
 def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Explanation:
@@ -220,6 +239,11 @@ def explain_logs(
     for name, pieces in logs.items():
         _read(counted(pieces), readers, name if len(logs) > 1 else None)
     best: dict[str, _Hit] = {}
+    patterns: dict[str, set[Pattern]] = defaultdict(set)
+    for reader in readers.values():
+        reader.settle()
+        for code, found in reader.patterns.items():
+            patterns[code] |= found
     for hit in chain.from_iterable(reader.best.values() for reader in readers.values()):
         known = best.get(hit.failure.code)
         if not known or hit.pattern.weight > known.pattern.weight:
@@ -230,7 +254,7 @@ def explain_logs(
     hits = [hit for hit in hits if not any(_is_part_of(hit, other) for other in hits)]
     if any(hit.failure.kind not in ("unsure", "warning") for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unsure"]
-    matches = tuple(_match(hit.failure, machine, hit) for hit in hits)
+    matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
     return Explanation(matches, size, log)
 
 
@@ -242,7 +266,7 @@ def _read(pieces: Iterable[str], readers: dict[str, _Reader], name: str | None) 
     by_worker = name is None and len(labels) > 1 and labelled >= _LABELLED
     size, last = 0, 0
     for number, line in chain(sniffed, lines):
-        # A line that goes on in the next piece has said its worker already.
+        # A line that continues in the next piece has its worker already.
         if number != last:
             label, line = worker_of(line)
             worker = (label or "") if by_worker else (name or "")
@@ -286,6 +310,7 @@ def _rank(hit: _Hit, log: WorkerLog | None, machine: Here | None) -> tuple[objec
     is_first = log is not None and log.first.code == hit.failure.code
     return (
         not is_first,
+        hit.aside,
         KINDS.index(hit.failure.kind),
         not (machine and _at(hit.failure, machine)),
         -hit.pattern.weight,
@@ -300,9 +325,15 @@ def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
     return failure.on[name] if (name := next(names, None)) else {}
 
 
-def _match(failure: Failure, machine: Here | None, hit: _Hit | None = None) -> Match:
+def _match(
+    failure: Failure,
+    machine: Here | None,
+    hit: _Hit | None = None,
+    patterns: Collection[Pattern] = (),
+) -> Match:
     parts = hit.found.parts if hit else {}
-    said = [failure.cause]
+    why = doubt(failure, patterns, aside=hit.aside) if hit else None
+    said = [why.reason, failure.cause] if why else [failure.cause]
     said += [d.format_map(parts) for d in failure.details if parts.keys() >= named(d)]
     here = _at(failure, machine) if machine else {}
     installed = machine.packages if machine else {}
@@ -311,17 +342,25 @@ def _match(failure: Failure, machine: Here | None, hit: _Hit | None = None) -> M
         said.append(f"Installed here: {', '.join(versions)}.")
     return Match(
         code=failure.code,
-        title=failure.title,
+        title=f"{why.title}: {failure.title}" if why else failure.title,
         cause=" ".join(said),
         fix=here.get("fix", failure.fix),
-        fix_command=here.get("fix_command", failure.fix_command),
-        confidence=failure.confidence,
+        fix_command=_filled(here.get("fix_command", failure.fix_command), parts),
+        confidence=confidence(failure, patterns, aside=hit.aside) if hit else failure.confidence,
         source=failure.source,
         family=failure.family,
         matched=hit.pattern.words if hit else failure.code,
         parts=parts,
         line=hit.line if hit else 0,
     )
+
+
+def _filled(command: str | None, parts: Mapping[str, str]) -> str | None:
+    """Put plain words that the text names into a command, for its words in capitals."""
+    for name, value in parts.items():
+        if command and name.isupper() and _NAME.fullmatch(value):
+            command = command.replace(name, value)
+    return command
 
 
 def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog | None:

@@ -2,18 +2,21 @@
 
 A worker is a set of Linux namespaces: it sees its own processes only, can write its home and
 temporary files of its own only, and does not reach the services of the system (systemd, D-Bus)
-that turn the machine off. It reads what its user may read, and has the network of the machine.
+that turn the machine off. It reads what its user may read, but not the keys and settings in that
+user's home, and has the network of the machine.
 Run as a program: the first process of a worker.
 """
 
 import ctypes
+import glob
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -27,6 +30,9 @@ _HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1
 _TOOLS = ("unshare", "nsenter", "setpriv")
 _BIND, _READY = 4096, b"ready\n"
 _SERVICES = ("/run",)
+HOSTS = "/etc/hosts"
+"""The file with the names of machines."""
+
 # What each worker has of its own.
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 # nosec B108
 _PYTHON = (sys.prefix, sys.base_prefix, ROOT)
@@ -35,14 +41,19 @@ _PYTHON = (sys.prefix, sys.base_prefix, ROOT)
 class Confinement:
     """The namespaces of one worker, made when the first program starts there; `close` ends all.
 
-    The worker may write `home`, and `temporary` as its /tmp. Without one, and where the system
-    has no namespaces for us, programs start as ordinary ones.
+    The worker may write `home`, and `temporary` as its /tmp; it reads `names` as its /etc/hosts.
+    Without the second, and where the system has no namespaces for us, programs start as ordinary
+    ones.
     """
 
     def __init__(
-        self, home: Path, temporary: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        temporary: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        names: Path = Path(HOSTS),
     ) -> None:
-        self.home, self.temporary, self._env = home, temporary, env
+        self.home, self.temporary, self._env, self._names = home, temporary, env, names
         self._lock = threading.Lock()
         self._first: subprocess.Popen[bytes] | None = None
         self._prefix: list[str] | None = None
@@ -74,8 +85,9 @@ class Confinement:
             return []
         start = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"]
         start += ["--kill-child", "--mount-proc", "--propagation", "private", "--"]
-        start += python_command("tpuctl.emulator.confine", str(self.temporary), str(self.home))
-        # What a killed emulator left running would be in namespaces that nobody can enter.
+        paths = (self.temporary, self.home, self._names, os.path.expanduser("~"))
+        start += python_command("tpuctl.emulator.confine", *map(str, paths))
+        # What a killed emulator left running would be in namespaces that cannot be entered.
         kill_everything(self.home)
         self.temporary.mkdir(exist_ok=True)
         self._first = subprocess.Popen(  # noqa: S603 (our own program)
@@ -91,7 +103,7 @@ class Confinement:
             return []
         (inner,) = psutil.Process(self._first.pid).children()
         prefix = ["nsenter", f"--target={inner.pid}", "--user", "--mount", "--pid"]
-        # Without capabilities, so that nobody there can undo what the first process did.
+        # Without capabilities, so that no process there can undo what the first one did.
         prefix += ["--preserve-credentials", "--", "setpriv", "--bounding-set=-all", "--"]
         # A new mount namespace starts in its root folder.
         return [*prefix, "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(self.home)]
@@ -103,14 +115,17 @@ class _Attributes(ctypes.Structure):
 
 def main() -> None:
     """Prepare the file systems of a worker, say so, and wait to be killed."""
-    own, home = sys.argv[1:]
+    own, home, names, user_home = sys.argv[1:]
     hidden = [name for name in _TEMPORARY if os.path.isdir(name) and not os.path.islink(name)]
     # Opened before what is above them is hidden.
     below = tuple(f"{name}/" for name in hidden)
-    others = filter(None, (*_PYTHON, os.environ.get(DEVICES)))
+    others = [path for path in (*_PYTHON, os.environ.get(DEVICES)) if path]
     kept = [home, *(path for path in others if path.startswith(below))]
+    needed = (own, home, *others, *sys.path, *os.environ.get("PATH", "").split(os.pathsep))
+    private = [path for path in _private(user_home, needed) if not path.startswith(below)]
     opened = {path: os.open(path, os.O_PATH) for path in kept}
     source = os.open(own, os.O_PATH)
+    hosts = os.open(names, os.O_PATH) if os.path.isfile(HOSTS) else None
     _set_read_only("/", read_only=True)
     for name in hidden:
         _bind(source, name, read_only=False)
@@ -118,13 +133,26 @@ def main() -> None:
     for path, descriptor in sorted(opened.items()):
         os.makedirs(path, exist_ok=True)
         _bind(descriptor, path, read_only=path != home)
-    for name in filter(os.path.isdir, _SERVICES):
+    if hosts is not None:
+        _bind(hosts, HOSTS, read_only=True)
+    nothing = os.open(os.devnull, os.O_PATH)
+    for name in itertools.filterfalse(os.path.isdir, private):
+        _bind(nothing, name, read_only=True)
+    for name in filter(os.path.isdir, (*_SERVICES, *private)):
         _check(_LIBC.mount(b"none", os.fsencode(name), b"tmpfs", 0, None))
     os.write(1, _READY)
     # With that, the kernel itself takes care of processes whose parents have ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     os.closerange(0, 3)
     os.execvp("sleep", ["sleep", "1000000000"])  # noqa: S606, S607
+
+
+def _private(home: str, needed: Sequence[str]) -> Iterator[str]:
+    """Yield what is hidden in a home, such as .ssh and .config, but nothing that programs need."""
+    real = [os.path.realpath(path) + "/" for path in needed if path]
+    for path in glob.glob(os.path.join(glob.escape(os.path.realpath(home)), ".*")):
+        if not os.path.islink(path) and not any(each.startswith(f"{path}/") for each in real):
+            yield path
 
 
 def _bind(source: int, target: str, *, read_only: bool) -> None:

@@ -161,7 +161,7 @@ class Content:
     size_bytes: int
 
     def close(self) -> None:
-        """Close the file of bytes that nobody wants."""
+        """Close the file of bytes that are not needed."""
         self.file.close()
 
     def pieces(self) -> Iterator[bytes]:
@@ -174,7 +174,7 @@ class Content:
 
 
 class Stream:
-    """Bytes that come while the reply is being sent, so nobody knows yet how many."""
+    """Bytes that come while the reply is being sent, so their number is unknown."""
 
     size_bytes = None
 

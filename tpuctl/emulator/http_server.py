@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise api.error("unauthenticated")
             body = Body(self.rfile, self.headers, api.error)
         except ServiceError as error:
-            # Its body was not read, so nobody knows where the next request begins.
+            # Its body was not read, so the start of the next request is unknown.
             self.close_connection = True
             self._send(error_reply(error))
             return

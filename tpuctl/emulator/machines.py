@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tpuctl.emulator.confine import Confinement
+from tpuctl.emulator.confine import HOSTS, Confinement
 from tpuctl.emulator.resources import INSTANCE, Host, Node
 from tpuctl.emulator.worker_processes import DEVICES, HBM_BYTES, MARK, PORTS, kill_everything
 from tpuctl.emulator.world import World
@@ -51,6 +51,9 @@ class Machines:
         last = kept.read_text(encoding="ascii") if kept.exists() else ""
         self.port = _free_port(int(last) if last.isdecimal() else 0)
         write_atomically(kept, str(self.port), private=True)
+        self._names, known = folder / "hosts", Path(HOSTS)
+        self._own_names = known.read_text(encoding="utf-8").rstrip() if known.is_file() else ""
+        self._names.write_text(self._own_names, encoding="utf-8")
 
     def match(self, world: World) -> None:
         """Start and stop workers to match the nodes of the world."""
@@ -68,6 +71,7 @@ class Machines:
         for holder in self._busy.values():
             # A process that a user killed stays a zombie until it is waited for.
             holder.poll()
+        self._write_names(world)
         for machine in sorted(wanted.keys() - self._running.keys()):
             self._start(machine, wanted[machine], world.scenario.os_login)
         for machine in [*wanted.keys() - self._busy.keys()]:
@@ -92,7 +96,8 @@ class Machines:
         env = {**self._environment(node, machine.worker), DEVICES: str(devices.parent)}
         self._metrics[machine] = {name: env[name] for name in (DEVICES, HBM_BYTES, PORTS)}
         home = place / "home"
-        confinement = Confinement(home, place / "tmp", {**env, MARK: str(home)})
+        marked = {**env, MARK: str(home)}
+        confinement = Confinement(home, place / "tmp", marked, self._names)
         self._running[machine] = self._servers.start(
             [address for address in node.addresses[machine.worker] if address],
             self.port,
@@ -102,6 +107,19 @@ class Machines:
             authorized_keys=lambda user: ssh_keys(node, user, os_login),
         )
         node.host_keys[machine.worker] = self._running[machine].host_key
+
+    def _write_names(self, world: World) -> None:
+        """Name the VMs of Compute Engine as its DNS does, for all workers."""
+        lines = [self._own_names]
+        for node in world.compute.instances.values():
+            project, zone, name = node.key
+            full = f"{name}.{zone}.c.{project}.internal"
+            lines += [f"{internal} {full} {name}" for internal, _ in node.addresses]
+        # In place, because the workers that run have it mounted, and never empty.
+        if (text := "\n".join(lines) + "\n") != self._names.read_text(encoding="utf-8"):
+            with self._names.open("r+", encoding="utf-8") as file:
+                file.write(text)
+                file.truncate()
 
     def _keep_busy(self, machine: _Machine, duty_cycle_percent: float | None) -> None:
         """Start a process that holds the first chip of a worker, as a forgotten one would.

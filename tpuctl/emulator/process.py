@@ -43,12 +43,12 @@ from tpuctl.storage.local import (
     write_atomically,
 )
 
-START_S = 30.0
-STOP_S = 10.0
+START_S = 120.0
+STOP_S = 30.0
 _POLL_S = 0.05
-_ANSWER_S = 5.0
+_ANSWER_S = 30.0
 _RISK = (
-    "The emulator asks nobody for its secret: every user of this machine can use it, and through "
+    "The emulator does not ask for its secret: every user of this machine can use it, and through "
     "its workers run commands as you."
 )
 
@@ -66,6 +66,7 @@ class Started(Outcome):
     resumed: bool
     exports: dict[str, str]
     is_open: bool = False
+    was_running: bool = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ class EmulatorFolder:
         self.kubeconfig = folder / "kubeconfig"
 
     def claim(self) -> None:
-        """Make the folder, and let nobody else into it; raises WriteError."""
+        """Make the folder for this user alone; raises WriteError."""
         ensure_folder(self.folder)
         with translated_write_errors(self.folder):
             self.folder.chmod(0o700)
@@ -139,6 +140,11 @@ class EmulatorFolder:
         except (OSError, ValueError):
             return {}
         return known if isinstance(known, dict) else {}
+
+    def runs(self, scenario: Scenario | None) -> bool:
+        """Whether the emulator that runs has this scenario; None is any."""
+        is_started = self.last_run().get("pid") == self.holder()
+        return is_started and scenario in (None, Store(self.state).scenario)
 
     def last_port(self, name: str) -> int:
         """Return the port of the last `endpoint` or `http`, 0 where it is unknown."""
@@ -218,12 +224,14 @@ def detach(
     fresh: bool = False,
     allow_unauthenticated: bool = False,
 ) -> Started:
-    """Start an emulator as a background process, and wait until it answers."""
+    """Start an emulator in the background, or return the one that runs with this scenario."""
     here = EmulatorFolder(folder)
-    if scenario_file:
-        load_scenario(scenario_file)
+    scenario = load_scenario(scenario_file) if scenario_file else None
     if here.holder() is not None:
-        raise _runs_already(here)
+        if fresh or port or allow_unauthenticated or not here.runs(scenario):
+            raise _runs_already(here)
+        known = {**here.last_run(), "time": _ask(here)["time"]}
+        return Started(**known | {"was_running": True})
     here.claim()
     arguments = ["emulator", "start", "--json", "--port", str(port)]
     arguments += ["--scenario", str(scenario_file.absolute())] if scenario_file else []
@@ -244,7 +252,7 @@ def _wait_until_it_answers(here: EmulatorFolder, pid: int, output: int) -> Start
     while time.monotonic() < deadline:
         known = here.last_run()
         if known.get("pid") == pid:
-            # It prints the same next, and would end if nobody could read that.
+            # It prints the same next, and would end if its output were closed.
             os.read(output, 1)
             return Started(**known)
         ended, code = os.waitpid(pid, os.WNOHANG)
@@ -252,7 +260,11 @@ def _wait_until_it_answers(here: EmulatorFolder, pid: int, output: int) -> Start
             raise _did_not_start(here, os.waitstatus_to_exitcode(code), output)
         time.sleep(_POLL_S)
     os.kill(pid, signal.SIGKILL)
-    raise _did_not_start(here, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), output)
+    os.waitpid(pid, 0)
+    raise UnavailableError(
+        f"The emulator did not answer within {START_S:.0f} s.",
+        hint="The machine may be too busy. Try again: tpuctl emulator start --detach",
+    )
 
 
 def _spawn(here: EmulatorFolder, arguments: list[str], output: int) -> int:

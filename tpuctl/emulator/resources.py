@@ -161,7 +161,7 @@ class Node(Host):
         return {**name, **found} if found else found
 
     def usd_per_hour(self) -> float | None:
-        """Return its list price; nobody knows that of a reservation."""
+        """Return its list price; that of a reservation is unknown."""
         if self.reserved:
             return None
         return usd_per_hour(self.accelerator_type, self.key.zone, spot=self.spec.spot)

@@ -39,6 +39,12 @@ class Store:
         """Whether there is a world to resume."""
         return any(True for _ in self._lines())
 
+    @property
+    def scenario(self) -> Scenario | None:
+        """The scenario of the stored world."""
+        header = next(self._lines(), None)
+        return parse_scenario(header["scenario"], source=str(self._log)) if header else None
+
     def create(self, scenario: Scenario, *, seed: str, now: datetime) -> World:
         """Replace the stored world with a new one."""
         with translated_write_errors(self._log):

@@ -109,7 +109,8 @@ def model_of(source: Any) -> Literal["on_demand", "spot", "flex", "reserved"]:
     """Return how a TPU, or options to create one, are provisioned."""
     if source.flex:
         return "flex"
-    return "spot" if source.spot else "reserved" if source.reserved else "on_demand"
+    is_reserved = source.reserved or source.reservation
+    return "spot" if source.spot else "reserved" if is_reserved else "on_demand"
 
 
 def is_tpu_machine(machine_type: str) -> bool:

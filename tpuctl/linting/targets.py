@@ -1,4 +1,4 @@
-"""The runtime that a program shall run on, and the code that starts a framework there."""
+"""The runtime that a program is meant for, and the code that starts a framework there."""
 
 from __future__ import annotations
 

@@ -87,6 +87,8 @@ def _workers(at: Situation) -> Advice | None:
     in_processes = measured.settings.get("num_workers") or 0
     if not at.total_ms or in_processes >= count or at.case.own >= at.case.limits.busy:
         return None
+    if not in_processes and at.finding.verdict == "stolen" and at.case.has_threads:
+        return None
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
@@ -191,6 +193,7 @@ PYTHON_RULES: dict[str, tuple[Rule, ...]] = {
 CPU_RULES: tuple[Rule, ...] = (
     tf_data.presize,
     tf_data.scaled_decode,
+    tf_data.parallel_calls,
     tf_data.cache,
     tf_data.variants,
     tf_data.vectorise,

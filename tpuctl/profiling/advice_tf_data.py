@@ -14,6 +14,8 @@ from tpuctl.units import format_bytes
 PRESIZE_SHARE, NOTABLE = 0.4, 0.15
 CHANNELS = 3
 VARIANTS, WORKER_VCPUS = 4, 8
+# Sources that need no cache.
+IN_MEMORY = ("Tensor", "TensorSlice", "Range")
 # Reading a cached example costs at least this share of making it: nothing is free.
 READ_SHARE = 0.05
 # module:function or path.py:function
@@ -94,17 +96,20 @@ def cache(at: Situation) -> Advice | None:
     if not first or not examples or at.named("cache"):
         return None
     before = at.stages[:first]
-    stage = before[-1]
+    passing = ("Prefetch", "Shuffle")
+    stage = next((each for each in reversed(before) if each.op not in passing), before[-1])
+    again = any("Shuffle" in each.op for each in before[: stage.index + 1])
     share = load_facts("relative_costs.json")["cache_memory_share"]
     size = (stage.bytes_per_example or 0.0) * examples
-    if not size or size > share * host.memory_available_bytes:
+    if not size or size > share * host.memory_available_bytes or stage.op in IN_MEMORY:
         return None
     saved = sum(each.cpu_ms_per_example for each in before)
     return at.advice(
         "cache",
         f"Keep the data set in memory after {stage.name}: {format_bytes(size)} of "
         f"{format_bytes(host.memory_available_bytes)}; helps from the second epoch on.",
-        f"dataset.cache() after {stage.location or stage.name}",
+        f"dataset.cache() after {stage.location or stage.name}"
+        f"{', then shuffle: it keeps the order too' if again else ''}",
         at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
         Change("cache", location=stage.location) if stage.location else None,
     )
@@ -159,6 +164,8 @@ def parallel_calls(at: Situation) -> Advice | None:
     if index is None or at.stages[index].op == "Prefetch":
         return None
     stage = at.stages[index]
+    if (stage.parallelism or 1) > 1:
+        return None
     others = [active for indices, active in serial_runs(at.case) if index not in indices and active]
     caps = [at.case.examples_per_s / active for active in others]
     if stage.name == "from_generator":
@@ -244,6 +251,9 @@ def data_service(at: Situation) -> Advice | None:
     """Let machines without a TPU do part of the work."""
     needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
     if needed is None or device is None or needed <= at.usable_vcpus:
+        return None
+    if any(stage.runs_python for stage in at.stages):
+        # Python functions stay in the process that made them.
         return None
     workers = math.ceil((needed - at.usable_vcpus) / WORKER_VCPUS)
     plural = "s" if workers > 1 else ""

@@ -32,6 +32,7 @@ COPYING = "as much copied alone, CPU time"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 WORKERS = ", workers and passing elements between them"
+READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 SLICE_S = 1.0
 # In a window with fewer steps, what fills or drains the buffers distorts the count of examples.
 MANY_STEPS = 20
@@ -319,9 +320,10 @@ def _name(work: _Work) -> str:
     if labels:
         return labels[0]
     names = list(dict.fromkeys(node.name for node in reversed(written)))
-    if not names and any("TFRecord" in node.op for node in work.stage.ran):
+    readers = [unversioned(n.op) for n in work.stage.ran if unversioned(n.op) in READERS]
+    if not names and readers:
         # It reads a list of files through a flat_map.
-        return "TFRecordDataset"
+        return f"{readers[0]}Dataset"
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
 
 

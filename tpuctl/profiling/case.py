@@ -102,6 +102,11 @@ class Case:
         return (signals.cpu_s + signals.run_delay_s) / signals.wall_s
 
     @property
+    def has_threads(self) -> bool:
+        """Whether threads of this process could use more than one vCPU."""
+        return (self.demand or 0.0) >= TWO_THREADS
+
+    @property
     def is_starved_of_vcpus(self) -> bool:
         """Whether threads waited for a vCPU that others used longer than they ran."""
         contended = self.others > self.limits.contended_other

@@ -15,6 +15,7 @@ from tpuctl.profiling.case import (
     build_case,
     lock_is_held,
     name_idle,
+    serial_runs,
 )
 from tpuctl.profiling.likely import HALF_CERTAIN
 from tpuctl.profiling.models import (
@@ -64,6 +65,12 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
             f"Python code holds the interpreter lock for {held_ms:.3g} ms of each batch, which "
             "more vCPUs cannot shorten"
         )
+    name, alone_ms = _longest_thread(case)
+    if alone_ms > fast_ms and case.measured.kind not in PYTHON_KINDS:
+        return refused(
+            f"one thread runs {name} and works {alone_ms:.3g} ms for each batch, which more vCPUs "
+            "cannot shorten"
+        )
     fed = partial(
         what_if,
         batch_size=case.measured.batch_size,
@@ -72,7 +79,8 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
         scaling=scaling,
     )
     needed = fed(step_ms=step_ms).vcpus_needed
-    if case.measured.lanes == 1 and needed and needed > max(1.0, signals.vcpus_usable):
+    alone = case.measured.lanes == 1 and not case.has_threads
+    if alone and needed and needed > max(1.0, signals.vcpus_usable):
         return refused(f"it makes one example at a time, which cannot use {needed:.3g} vCPUs")
     return Vcpus(
         signals.vcpus_usable,
@@ -82,6 +90,19 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
         fed(step_ms=fast_ms).vcpus_high,
         None,
     )
+
+
+def _longest_thread(case: Case) -> tuple[str, float]:
+    """The stage that most of a single thread's work is in, and that thread's work per batch."""
+    batch = case.measured.batch_size
+    longest, name = 0.0, ""
+    for indices, _ in serial_runs(case):
+        stages = [case.parts.stages[index] for index in indices]
+        spent_ms = batch * sum(stage.cpu_ms_per_example for stage in stages)
+        if spent_ms > longest:
+            heaviest = max(stages, key=lambda stage: stage.cpu_ms_per_example)
+            longest, name = spent_ms, heaviest.name
+    return name, longest
 
 
 def scaling_of(case: Case) -> Scaling:

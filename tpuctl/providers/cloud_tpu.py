@@ -14,7 +14,7 @@ from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans
 from tpuctl.cloud.list import TpuList, list_tpus
 from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.models import Node, Quota, segment
-from tpuctl.cloud.placement import add_traffic_warnings, complete_plan
+from tpuctl.cloud.placement import add_quotas, add_traffic_warnings, complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.cloud.tpu import Provisioning, QueuedTpu, Tpu
@@ -71,6 +71,8 @@ class CloudTpu:
         """Leave every name to the other providers: ours may have been created elsewhere."""
         return False
 
+    was_deleted = knows
+
     def plan(self, options: CreateOptions) -> CreatePlan:
         """Plan a create in the given zones or in all that have the type."""
         from tpuctl.compile.estimate import warn_before_create
@@ -79,6 +81,10 @@ class CloudTpu:
         api = self._cloud.api
         plan = add_traffic_warnings(api, complete_plan(api, plan), bucket=options.bucket)
         return plan.with_warnings(*warn_before_create(plan.accelerator_type))
+
+    def add_quotas(self, plan: CreatePlan) -> CreatePlan:
+        """Add the quotas of the zones that were named, to a plan that is only shown."""
+        return add_quotas(self._cloud.api, plan)
 
     def create(
         self,

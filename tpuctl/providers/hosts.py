@@ -34,6 +34,8 @@ class Hosts:
         """They have addresses, not names."""
         return False
 
+    was_deleted = knows
+
     def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
         raise self.abilities.refuse("create")
 

@@ -35,11 +35,6 @@ class AutoPlan(Outcome):
     offers: tuple[ProviderOffer, ...]
     because: tuple[str, ...]
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The offers, and why others are left out."""
-        return self.because
-
 
 def rank(offers: Sequence[ProviderOffer]) -> tuple[ProviderOffer, ...]:
     """Sort by whether it can be had, then by price: free hours, dollars per chip, unknown last."""

@@ -11,10 +11,15 @@ from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, hardware_of
 from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.providers.port import Provider
 from tpuctl.providers.registry import (
+    AUTO,
     PLANES,
+    OnWarning,
     chosen_plane,
     is_plane,
+    open_provider,
+    open_to_create,
     owner_of,
     plane_in_journal,
     set_planes,
@@ -61,24 +66,34 @@ def choose_plane(
     return _by_quota(kind, here, options, project)
 
 
-def plane_to_watch(
-    name: str, accelerator_type: str | None, zone: str | Sequence[str] | None, project: str | None
-) -> str:
-    """Return the control plane of a TPU, or the one to create it on where there is none yet.
+def provider_to_watch(
+    name: str,
+    accelerator_type: str | None,
+    zone: str | Sequence[str] | None,
+    options: Mapping[str, Any],
+    *,
+    provider: str | None = None,
+    project: str | None = None,
+    on_warning: OnWarning = lambda text: None,
+) -> Provider:
+    """Return the provider of a TPU, or the one to create it with where there is none yet.
 
-    Raises UnsupportedError for a TPU of another provider.
+    Raises UsageError where `provider` is not the one that has a TPU of that name.
     """
-    owner = owner_of(name, project=project)
-    if not is_plane(owner):
-        raise owner.abilities.refuse("watch")
-    if not accelerator_type or plane_in_journal(name, project) or len(set_planes()) == 1:
-        return owner.abilities.name
+    if provider not in (None, AUTO):
+        return open_to_create(str(provider), name, project=project, on_warning=on_warning)
+    owner = owner_of(name, project=project, on_warning=on_warning)
+    if not is_plane(owner) or not accelerator_type or len(set_planes()) == 1:
+        return owner
+    if plane_in_journal(name, project) or chosen_plane():
+        return owner
     if not isinstance(attempt(partial(owner.get, name, None)), NotFoundError):
-        return owner.abilities.name
+        return owner
     zones = (
         () if zone in (None, "auto") else (zone,) if isinstance(zone, str) else tuple(zone or ())
     )
-    return chosen_plane() or choose_plane(accelerator_type, zones, {}, project=project)[0]
+    plane = choose_plane(accelerator_type, zones, options, project=project)[0]
+    return open_provider(plane, project=project, on_warning=on_warning)
 
 
 def _by_quota(

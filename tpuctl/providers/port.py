@@ -26,22 +26,17 @@ Rules for an adapter:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from functools import wraps
-from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, NotedOutcome
 from tpuctl.cloud.tpu import Balance as Balance
 from tpuctl.cloud.tpu import Provisioning
-from tpuctl.errors import UnavailableError, UnsupportedError
+from tpuctl.errors import UnsupportedError
 from tpuctl.progress import OnProgress
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
-
-T = TypeVar("T")
-_NONSENSE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 
 if TYPE_CHECKING:
     from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
@@ -49,32 +44,6 @@ if TYPE_CHECKING:
     from tpuctl.cloud.gc import GcResult
     from tpuctl.cloud.list import TpuList
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
-
-
-def checks_replies(service: str) -> Callable[[type[T]], type[T]]:
-    """Make every public method of a client raise UnavailableError where a reply makes no sense."""
-
-    def checked(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def call(*words: Any, **options: Any) -> Any:
-            try:
-                return method(*words, **options)
-            except _NONSENSE as error:
-                what = method.__name__.replace("_", " ")
-                raise UnavailableError(
-                    f"{service} answered {what!r} with something that cannot be read: {error}.",
-                    hint="Try again later; if it stays so, look for a newer tpuctl.",
-                ) from error
-
-        return call
-
-    def decorate(client: type[T]) -> type[T]:
-        for name, method in list(vars(client).items()):
-            if isfunction(method) and not name.startswith("_"):
-                setattr(client, name, checked(method))
-        return client
-
-    return decorate
 
 
 @dataclass(frozen=True)
@@ -91,10 +60,11 @@ class Abilities:
     options: frozenset[str] = frozenset()
     instead: Mapping[str, str] = field(default_factory=dict)
 
-    def refuse(self, what: str, *, key: str = "") -> UnsupportedError:
-        """Make the error for something that this provider cannot do."""
+    def refuse(self, what: str, *, key: str = "", name: str = "NAME") -> UnsupportedError:
+        """Make the error for something that this provider cannot do, with a TPU of that name."""
         hint = self.instead.get(key or what, "tpuctl offers shows what every provider has.")
-        return UnsupportedError(f"{self.title} does not offer {what}.", hint=hint)
+        told = f"{self.title} does not offer {what}."
+        return UnsupportedError(told, hint=hint.replace("NAME", name))
 
     def check(self, options: CreateOptions) -> None:
         """Raise UnsupportedError for an option of a create that would have no effect."""
@@ -190,6 +160,9 @@ class Provider(Protocol):
     def knows(self, name: str) -> bool:
         """Whether a TPU of this name was created here from this machine. Local."""
 
+    def was_deleted(self, name: str) -> bool:
+        """Whether this machine has deleted what it had created under this name. Local."""
+
     def plan(self, options: CreateOptions) -> CreatePlan | HostedPlan:
         """Check the options, and read price, balance and quota; creates nothing."""
 
@@ -220,7 +193,7 @@ class Provider(Protocol):
         """Delete what was planned, and wait until it is gone."""
 
     def find_orphans(self, zone: str | None) -> "GcResult":
-        """Find what costs money or quota and serves nobody; only what is ours."""
+        """Find what costs money or quota but is unused; only what is ours."""
 
     def delete_orphans(self, found: "GcResult", on_progress: OnProgress) -> "GcResult":
         """Delete the orphans that still are orphans."""

@@ -5,7 +5,13 @@ from functools import partial
 from importlib import import_module
 from typing import cast
 
-from tpuctl.errors import NotFoundError, UsageError, did_you_mean
+from tpuctl.errors import (
+    MissingExtraError,
+    NotFoundError,
+    NotLoggedInError,
+    UsageError,
+    did_you_mean,
+)
 from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE
 from tpuctl.providers.port import Provider
 from tpuctl.settings import load_settings
@@ -70,11 +76,12 @@ def owner_of(
     """
     if provider in (None, AUTO) and not zone and not project and (owner := _owner(tpu)):
         return owner
-    chosen = str(provider)
-    if provider in (None, AUTO):
-        known = plane_in_journal(tpu, project) or chosen_plane()
-        chosen = known or _plane_of(tpu, zone, project)
-    return open_provider(chosen, project=project, on_warning=on_warning)
+    if provider not in (None, AUTO):
+        return open_provider(str(provider), project=project, on_warning=on_warning)
+    known = plane_in_journal(tpu, project)
+    chosen = known or chosen_plane() or _plane_of(tpu, zone, project)
+    plane = open_provider(chosen, project=project, on_warning=on_warning)
+    return plane if known or zone or project else _deleted_earlier(tpu, plane)
 
 
 def in_use(
@@ -182,6 +189,18 @@ def _owner(tpu: str) -> Provider | None:
         if provider.knows(tpu):
             return provider
     return None
+
+
+def _deleted_earlier(tpu: str, plane: Provider) -> Provider:
+    """Return the provider that has deleted a name which its plane does not have; else the plane."""
+    from tpuctl.cloud.lookup import attempt
+
+    others = (open_provider(name) for name in PROVIDERS if name not in PLANES)
+    earlier = next((each for each in others if each.was_deleted(tpu)), None)
+    absent = (NotFoundError, NotLoggedInError, MissingExtraError)
+    if earlier and isinstance(attempt(partial(plane.get, tpu, None)), absent):
+        return earlier
+    return plane
 
 
 def not_found(tpu: str, provider: Provider) -> NotFoundError:

@@ -221,7 +221,7 @@ class _Connection:
     async def forward_socket(self, path: str, *, from_worker: bool) -> None:
         try:
             if from_worker:
-                # A server that does not allow it would only show when somebody connects.
+                # A server that does not allow it would only show at a connection.
                 (await self._connection.open_unix_connection(path))[1].close()
                 await self._connection.forward_local_path(path, path)
             else:

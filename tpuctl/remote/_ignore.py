@@ -130,6 +130,7 @@ def _why_secret(root: Path, path: str, is_folder: bool) -> str | None:
     try:
         with open_regular(file) as content:
             begin = content.read(contents["first_bytes"]).decode("utf-8", "replace")
+            begin = begin.replace("\0", "")  # UTF-16, as PowerShell writes
     except OSError:
         return None
     found = (one["why"] for one in contents["patterns"] if re.search(one["pattern"], begin))

@@ -107,7 +107,7 @@ class JobRecord(JobReport):
     started_s: float
 
     def __post_init__(self) -> None:
-        # Later than this is no datetime, and one worker must not fail the list of all jobs.
+        # Later than this is not a datetime, and one worker must not fail the list of all jobs.
         if not 0 <= self.started_s < _YEAR_10000_S:
             raise ValueError(f"job {self.job} started at {self.started_s}")
 

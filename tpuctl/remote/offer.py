@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import AlreadyExistsError, WorkerError
-from tpuctl.remote.agent.tree import FILE, FOLDER, LINK, TreeEntry, read_entries
+from tpuctl.remote.agent.tree import FILE, FOLDER, LINK, TreeEntry, is_part, read_entries, scan
 from tpuctl.remote.agent.wire import MAX_FRAME_BYTES, Refusal
 from tpuctl.remote.connection import AgentCall, Connection, call_agent
 from tpuctl.remote.copy_plan import CopyPlan, LeftOut
@@ -80,13 +80,25 @@ def accept(offer: Offer, host: Host, asked: str, target: Path, *, is_single: boo
         if is_single and not target.is_dir():
             entries[0].path, target = target.name, target.parent
         return Accepted(target, {0: entries[0]}, offer.odd)
+    accepted = _accept_folder(offer, host, entries, target)
     is_folder_meant = name in (*_NO_FILES, target.resolve().name) or asked[-1:] == "/"
-    if is_single and not is_folder_meant and target.is_dir() and any(target.iterdir()):
+    if is_single and not is_folder_meant and not _is_new_or_same(target, accepted):
         raise AlreadyExistsError(
             f"{asked} on {host.label} is a folder, and {target} is not empty.",
             hint=f"To add its files to {target}, say that it is a folder: {asked}/",
         )
-    return _accept_folder(offer, host, entries, target)
+    return accepted
+
+
+def _is_new_or_same(target: Path, accepted: Accepted) -> bool:
+    """Whether a folder holds nothing but what the same copy made, which may have been killed."""
+    names = {path.name for path in target.iterdir()} if target.is_dir() else set()
+    own = {name for name in names if not is_part(name)}
+    offered = {tuple(entry.as_list()) for entry in accepted.entries.values()}
+    if not own or not own <= {path for path, *_ in offered}:
+        return not own
+    there = {tuple(entry.as_list()) for entry in scan(str(target), lambda *_: True)[0]}
+    return there == offered or (own != names and there <= offered)
 
 
 def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: Path) -> Accepted:

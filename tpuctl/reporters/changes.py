@@ -34,6 +34,7 @@ def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
     table = layout.table("zone", "per hour", "quota, chips", "lives for", "")
     for offer in plan.offers:
         quota = "unknown" if offer.quota_chips is None else str(offer.quota_chips)
+        quota = "none needed" if plan.options.reservation or plan.reserved else quota
         life = "no limit" if offer.ttl_s is None else format_duration(offer.ttl_s)
         why_not = f"skipped: {offer.not_tried}" if offer.not_tried else ""
         table.add_row(offer.zone, format_usd(offer.usd_per_hour), quota, life, why_not)
@@ -124,7 +125,7 @@ def render_created(result: Created | NotCreated) -> str:
 def _running_cost(result: Created) -> str:
     price = f"{format_usd(result.usd_per_hour)} per hour"
     if result.provisioning == "units":
-        price = units_per_hour(result)
+        price = f"{units_per_hour(result)} per hour"
     # A queued TPU has no id until it exists, and costs nothing until then.
     if not result.id:
         return f"{price} once it exists; queueing is free."
@@ -186,7 +187,8 @@ def render_deletion(result: DeleteResult) -> str:
     """Say what happened to each TPU, and what is saved."""
     lines = []
     for removal in result.tpus:
-        took = f", in {format_duration(removal.seconds)}" if removal.outcome == "deleted" else ""
+        is_timed = removal.outcome == "deleted" and removal.seconds
+        took = f", in {format_duration(removal.seconds)}" if is_timed else ""
         lines.append(f"{_ENDINGS[removal.outcome]} {_described(removal)}{took}")
     lines += [
         f"Already deleted: {gone.name}{f' in {gone.zone}' if gone.zone else ''}"
@@ -201,7 +203,7 @@ def render_deletion(result: DeleteResult) -> str:
     return "\n".join(lines)
 
 
-def render_leftovers(result: GcResult) -> str:
+def render_leftovers(result: GcResult) -> RenderableType:
     """Show dead, expired and forgotten TPUs, and what deleting them frees."""
     if not result.found:
         return "Nothing to clean up: no dead, expired or forgotten TPUs."
@@ -220,7 +222,8 @@ def render_leftovers(result: GcResult) -> str:
     ]
     total = _saved(result.freed_chips, result.saved_usd_per_hour, acted=result.acted)
     following = [] if result.acted else ["To delete: tpuctl gc --yes"]
-    return "\n".join([*layout.plain_table(titles, rows), "", total, *following])
+    below = (layout.text(line) for line in ("", total, *following))
+    return layout.stack(layout.folded_table(titles, rows), *below)
 
 
 def _described(removal: TpuDeletion) -> str:
@@ -308,7 +311,7 @@ def render_watched(result: WatchResult) -> RenderableType:
     return layout.stack(table, "", layout.text("Last output:"), tail)
 
 
-def render_relay_plan(plan: RelayPlan) -> str:
+def render_relay_plan(plan: RelayPlan) -> RenderableType:
     """Show where a job would run, in which order, and what that costs."""
     rows = [
         (
@@ -319,13 +322,13 @@ def render_relay_plan(plan: RelayPlan) -> str:
         )
         for number, each in enumerate(plan.offers, 1)
     ]
-    table = layout.plain_table(("", "type", "per hour", "what is known"), rows)
+    table = layout.folded_table(("", "type", "per hour", "what is known"), rows)
     sent = f", with {', '.join(plan.sent)}" if plan.sent else ""
-    lines = [f"The job: {shlex.join(plan.command)}{sent}", *table]
-    lines.append(f"Checkpoints are kept in {plan.checkpoints}, and go from one to the next.")
+    lines = [f"Checkpoints are kept in {plan.checkpoints}, and go from one to the next."]
     if plan.resumes:
         lines.append(f"Resumes an interrupted run, last on {plan.resumes}.")
-    return "\n".join(lines)
+    job = layout.command(f"The job: {shlex.join(plan.command)}{sent}")
+    return layout.stack(job, table, *map(layout.text, lines))
 
 
 def _offered(offer: ProviderOffer) -> str:

@@ -94,16 +94,16 @@ def command_and_report(result: Outcome) -> tuple[str, Any]:
     return "", type(result).__name__
 
 
-def text_of(result: Outcome) -> str:
-    """Lay out the whole report as plain text of 100 columns."""
-    return _as_text(command_and_report(result)[1])
+def text_of(result: Outcome, columns: int = 100) -> str:
+    """Lay out the whole report as plain text."""
+    return _as_text(command_and_report(result)[1], columns)
 
 
-def _as_text(report: Any) -> str:
+def _as_text(report: Any, columns: int = 100) -> str:
     out = io.StringIO()
     # Inside a kernel rich would otherwise display at once instead of writing.
-    console = layout.console(file=out, width=100, color_system=None, force_jupyter=False)
-    console.print(layout.Printable(report))
+    console = layout.console(file=out, width=columns, color_system=None, force_jupyter=False)
+    console.print(layout.Printable(report), crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

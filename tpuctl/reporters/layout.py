@@ -81,6 +81,16 @@ def table(*titles: str, right: Sequence[str] = ()) -> Table:
     return made
 
 
+def folded_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Lay out a table whose last column is folded at the width of the terminal."""
+    made = table(*titles)
+    for column in made.columns[:-1]:
+        column.no_wrap = True
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
 def facts(rows: Iterable[tuple[str, str]], *, style: str = "bold") -> Table:
     """Lay out names and values in two columns."""
     from rich.table import Table

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 def render_emulator_started(result: Started) -> str:
     """Write the lines to export; the rest are shell comments, so that all of it can be pasted."""
     verb = "resumed" if result.resumed else "started"
+    verb = "is running already" if result.was_running else verb
     scale = f"{result.time_scale:g} emulated seconds per real second"
     head = f"# Cloud TPU emulator {verb}: process {result.pid}, {scale}."
     return "\n".join([head, *_exports(result.exports)])

@@ -78,16 +78,24 @@ def render_waited(result: WaitResult) -> str:
 
 def _tpu_cells(tpu: Tpu) -> tuple[str, ...]:
     is_well = tpu.is_dead or tpu.health in ("HEALTHY", "UNKNOWN")
+    is_paid_in_units = tpu.provisioning == "units"
     return (
         tpu.name,
         tpu.place,
         _type(tpu),
         tpu.state if is_well else f"{tpu.state}, {tpu.health}",
-        _age(tpu.age_s),
+        # Colab does not say when the runtime of a browser was created.
+        "-" if is_paid_in_units and tpu.created == tpu.as_of else _age(tpu.age_s),
         _time_left(tpu),
-        units_per_hour(tpu) if tpu.provisioning == "units" else format_usd(tpu.usd_per_hour),
-        format_usd(tpu.usd_so_far),
+        units_per_hour(tpu) if is_paid_in_units else format_usd(tpu.usd_per_hour),
+        _so_far(tpu),
     )
+
+
+def _so_far(tpu: Tpu) -> str:
+    if tpu.provisioning != "units" or tpu.units_per_hour is None:
+        return format_usd(tpu.usd_so_far)
+    return f"{tpu.units_per_hour * tpu.age_s / 3600:.1f} units"
 
 
 def _queued_cells(item: QueuedTpu) -> tuple[str, ...]:
@@ -103,9 +111,9 @@ def _queued_cells(item: QueuedTpu) -> tuple[str, ...]:
 
 
 def _totals(tpus: TpuList) -> str:
-    where = f"in {tpus.zone}" if tpus.zone else "in any zone"
+    where = f"in {tpus.zone}" if tpus.zone else tpus.place
     if tpus.unreachable_zones and not tpus.zone:
-        where = "in any zone that answered"
+        where = f"{where} that answered"
     if not tpus.tpus and not tpus.queued_resources:
         return f"No TPUs {where}." + (" All zones: tpuctl list --all-zones" if tpus.zone else "")
     alive = [tpu for tpu in tpus.tpus if not tpu.is_dead]
@@ -165,7 +173,7 @@ def _costs(tpu: Tpu, so_far: str) -> str:
         return f"{format_usd(tpu.usd_per_hour)} per hour, {so_far}"
     left = "" if tpu.units_left is None else f"; {tpu.units_left:,.1f} units left"
     hours = "" if tpu.hours_left is None else f", {format_duration(tpu.hours_left * 3600)}"
-    return f"{units_per_hour(tpu)}{left}{hours}"
+    return f"{units_per_hour(tpu)} per hour{left}{hours}"
 
 
 def units_per_hour(tpu: Tpu) -> str:
@@ -190,11 +198,11 @@ def balance_line(balance: Balance) -> str:
     return ", ".join(parts)
 
 
-def render_check(result: ProviderCheck) -> str:
-    """Show what was checked of an account, one line for each."""
+def render_check(result: ProviderCheck) -> RenderableType:
+    """Show what was checked of an account."""
     words = {True: "ok", False: "FAILED", None: "unknown"}
     rows = [(each.name, words[each.ok], each.detail) for each in result.checks]
-    return "\n".join(layout.plain_table(("check", "", "found"), rows))
+    return layout.folded_table(("check", "", "found"), rows)
 
 
 def render_offers(result: Offers) -> RenderableType:
@@ -218,11 +226,15 @@ def render_offers(result: Offers) -> RenderableType:
         )
         rows.append(cells)
     titles = ("provider", "type", "zone", "how", "per hour", "left", "limit", "note")
-    lines = layout.plain_table(titles, rows) if rows else ["No offers."]
-    lines += ["", *(f"{number}. {note}" for note, number in notes.items()), ""] if notes else []
-    lines += [f"{balance_line(each)}." for each in result.balances]
-    lines += [f"{name} was not asked: {why}" for name, why in result.unusable.items()]
-    return layout.text("\n".join(lines))
+    lines = layout.plain_table(titles, rows) if rows else ["No offers. Prices: tpuctl types"]
+    lines += ["", *(f"{number}. {note}" for note, number in notes.items())] if notes else []
+    lines += (
+        ["", *(f"{balance_line(each)}." for each in result.balances)] if result.balances else []
+    )
+    if not result.unusable:
+        return layout.text("\n".join(lines))
+    lines += ["", "Not asked:"]
+    return layout.stack(layout.text("\n".join(lines)), layout.facts(result.unusable.items()))
 
 
 def _queued_rows(item: QueuedTpu) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ def render_launch(result: Any) -> str | None:
             return "\n".join(f"# {line}" for line in (*result.because, *adopts))
         case StartedRun():
             follow = f"tpuctl logs {result.name} --follow"
-            return f"{result.name} goes on alone until {result.ends_by}: {result.url}\n  → {follow}"
+            return f"{result.name} keeps running until {result.ends_by}: {result.url}\n  → {follow}"
         case HostedRun():
             return _hosted_run(result)
         case Tpu():

@@ -156,7 +156,7 @@ class GcsStorage:
             written = self._writer().write(full_name, content, crc32c, generation)
             return self._entry(written) if written else self.stat(name)
         except AlreadyExistsError:
-            # Our own write whose reply was lost, or somebody else wrote the same bytes.
+            # Our own write whose reply was lost, or another process wrote the same bytes.
             existing = self.stat(name)
             if existing.crc32c == crc32c:
                 return existing

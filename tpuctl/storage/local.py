@@ -67,16 +67,23 @@ def _check_regular(state: os.stat_result, path: Path) -> None:
 
 
 def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
-    """Open a binary file for writing, but not through a link, which somebody may have planted.
+    """Open a binary file for writing, but not a link or pipe, which may have been planted.
 
     A `private` file is created with mode 0600 whatever the umask, any other with what that leaves.
     """
     bits = 0o600 if private else 0o666
 
     def opener(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags | os.O_NOFOLLOW, bits)
-        if private:
-            os.fchmod(descriptor, bits)
+        # A pipe without a reader would block, and one with a reader would pass it on.
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, bits)
+        try:
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "it is a pipe", str(path))
+            if private:
+                os.fchmod(descriptor, bits)
+        except OSError:
+            os.close(descriptor)
+            raise
         return descriptor
 
     return cast(BinaryIO, open(path, mode, opener=opener))
@@ -97,7 +104,7 @@ def write_atomically(
         part = path.with_name(name)
         try:
             with open_own(part, "xb", private=private) as file:
-                # A part that nobody has locked is that of a killed writer: `remove_stale_parts`.
+                # A part without a lock is that of a killed writer: `remove_stale_parts`.
                 with suppress(OSError):
                     fcntl.flock(file, fcntl.LOCK_EX)
                 # It may have been removed as one before it was locked.
@@ -115,9 +122,9 @@ def write_atomically(
         sync_folder(path.parent)
 
 
-def remove_stale_parts(folder: Path) -> None:
-    """Remove what killed writers (`write_atomically`) have left in a folder, where possible."""
-    for part in folder.glob(".*.part"):
+def remove_stale_parts(folder: Path, of: str = "*") -> None:
+    """Remove what killed writers (`write_atomically`) have left, of one file or of all."""
+    for part in folder.glob(f".{of}.part"):
         with suppress(OSError, WriteError, TryAgainError), locked(part, wait_s=0, busy=""):
             part.unlink()
 
@@ -151,7 +158,14 @@ def _make_folder(path: Path, private: bool) -> None:
         path.mkdir(parents=True, exist_ok=True)
         return
     for folder in reversed([path, *path.parents]):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        else:
+            # A umask can take rights from its owner, too.
+            folder.chmod(0o700)
     if stat.S_IMODE(path.stat().st_mode) != 0o700:
         path.chmod(0o700)
 

@@ -12,7 +12,8 @@ from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
 from tpuctl.cloud.models import LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.placement import complete_plan
-from tpuctl.cloud.plan import plan_create
+from tpuctl.cloud.plan import METADATA_SETUP, plan_create
+from tpuctl.cloud.tpu import known_type
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.access import Access
@@ -20,8 +21,9 @@ from tpuctl.remote.hosts import Host, workers_of
 from tpuctl.remote.iap import through_iap
 from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, open_access_to, with_key
 from tpuctl.remote.output import Sink
+from tpuctl.remote.setup import recipes, set_up
 from tpuctl.settings import state_dir
-from tpuctl.supervise.models import TpuObservation, WatchState
+from tpuctl.supervise.models import JobSpec, LaunchJob, TpuObservation, WatchState
 from tpuctl.supervise.observe import observe_tpu, resource_id
 from tpuctl.supervise.worker_actions import Login as Login
 from tpuctl.supervise.worker_actions import WorkerActions
@@ -44,6 +46,7 @@ class Actions(WorkerActions):
         self._resource: Resource | None = None
         self._queued: QueuedResource | None = None
         self._reached: tuple[str, tuple[Host, ...], Access] | None = None
+        self._was_set_up = ""
         self.clock = cloud.api.clock
 
     def observe(self, state: WatchState) -> TpuObservation:
@@ -54,10 +57,17 @@ class Actions(WorkerActions):
             get_queued = self._api.get_queued_resource
             queued = read_optional(get_queued, maker, resource.zone) if resource else None
             self._queued = queued
-            was_deleted = self._was_deleted(state) if resource is None else None
+            was_deleted, why = self._departure(state) if resource is None else (None, "")
         except TpuctlError as error:
             return TpuObservation("unknown", error=error)
-        return observe_tpu(resource, queued, state, now=self.clock.now(), was_deleted=was_deleted)
+        return observe_tpu(
+            resource,
+            queued,
+            state,
+            now=self.clock.now(),
+            was_deleted=was_deleted,
+            why_gone=why,
+        )
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -79,18 +89,18 @@ class Actions(WorkerActions):
         found.sort(key=lambda each: each.labels.get(LABEL_WATCH) != state.watch)
         return found[0] if found else None
 
-    def _was_deleted(self, state: WatchState) -> bool | None:
-        """Whether a user deleted it while it was alive; None where nothing tells."""
+    def _departure(self, state: WatchState) -> tuple[bool | None, str]:
+        """Whether a user deleted it while it was alive, None where nothing tells, and why."""
         create_id = state.tpu.create_id if state.tpu else None
         entry = self._journal.find(create_id) if create_id else None
         if entry and entry.outcome in (COLLECTED, DELETED):
-            return entry.outcome == DELETED
+            return entry.outcome == DELETED, ""
         if state.tpu is None:
-            return None
+            return None, ""
         known = state.tpu
         gone = self._api.why_gone(state.name, zone=known.zone, since=known.created)
         # Deleting a managed instance group also deletes its VMs.
-        return gone.cause == "deleted" if gone else None
+        return (gone.cause == "deleted", str(gone)) if gone else (None, "")
 
     def create(self, state: WatchState) -> None:
         """Create a TPU from the recipe, or resume a create; raises why there is none."""
@@ -118,6 +128,18 @@ class Actions(WorkerActions):
             raise result.error
         for warning in result.warnings:
             self._note(f"Warning: {warning}")
+
+    def launch(self, spec: JobSpec, step: LaunchJob) -> None:
+        """Copy the code and start the job; on a TPU of a watch, install its framework first."""
+        node = self._node()
+        recipe = recipes().get(node.metadata.get(METADATA_SETUP, ""))
+        if recipe and LABEL_WATCH in node.labels and node.id != self._was_set_up:
+            hosts, access = self._workers()
+            kind = known_type(node.accelerator_type)
+            self._note(f"Setting up {node.metadata[METADATA_SETUP]} on {node.name}.")
+            set_up(hosts, access, recipe, chips=kind.chips if kind else 1)
+            self._was_set_up = node.id
+        super().launch(spec, step)
 
     def delete(self, state: WatchState) -> None:
         """Delete exactly the TPU that was observed last, and wait until it is gone."""

@@ -101,18 +101,20 @@ def is_temporary(error: TpuctlError) -> bool:
 
 def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     tpu = seen.tpu
-    is_meant = tpu.expired or tpu.on_purpose
+    # Flex-start requires a time to live, so reaching it does not mean that the job should stop.
+    is_over, was_flex = tpu.expired and not state.recipe.flex, tpu.expired and state.recipe.flex
+    is_meant = is_over or tpu.on_purpose
     ended = None if state.open else _finished(state, spec)
     if ended and not (ended.error and is_meant):
         return ended
     if is_meant:
-        why = "its time to live was over" if tpu.expired else tpu.why_gone or "a user deleted it"
+        why = "its time to live was over" if is_over else tpu.why_gone or "a user deleted it"
         if state.open:
             return CloseAttempt("stopped", why)
         what = f"{state.name} is gone because {why}; it is not recreated."
         return EndWatch(gone_for_good_error(state, what))
     if state.open:
-        return CloseAttempt("preempted", "it vanished")
+        return CloseAttempt("expired" if was_flex else "preempted", tpu.why_gone or "it vanished")
     budget = state.recipe.max_usd
     if budget is not None and state.spent_usd >= budget:
         return EndWatch(
@@ -128,7 +130,7 @@ def _on_coming(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     tpu = seen.tpu
     was_refused = isinstance(seen.refused, AlreadyExistsError)
     # Our own create was interrupted: creating again resumes it. But where the service says that
-    # this TPU is somebody else's, it is only waited for.
+    # this TPU belongs to another watch, it is only waited for.
     if state.creating and tpu.is_ours and not was_refused:
         return _after_refusal(seen) or CreateTpu()
     if not tpu.in_line and tpu.past_s >= REPAIR_S:
@@ -139,11 +141,12 @@ def _on_coming(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
 
 def _on_dead(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     reason = f"it was {seen.tpu.state}"
+    was_flex = seen.tpu.expired and state.recipe.flex
     if state.open:
-        return CloseAttempt("preempted", reason)
+        return CloseAttempt("expired" if was_flex else "preempted", reason)
     if ended := _finished(state, spec):
         return ended
-    if seen.tpu.expired:
+    if seen.tpu.expired and not was_flex:
         what = f"{state.name} is {seen.tpu.state}, and its time to live is over."
         return EndWatch(gone_for_good_error(state, what))
     return _after_refusal(seen) or DeleteTpu(reason)

@@ -103,7 +103,7 @@ class _LegActions(WorkerActions):
     def carry(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
         """Take what the leg is about."""
         self._job, self._leg, self._on_seen = job, leg, on_seen
-        self.left, self.may_come = "", False
+        self.left, self.may_come, self.is_home = "", False, False
         self._lost = 0
         # A look that began while the job was followed may still run when it has ended: its copy
         # must not replace a later one.
@@ -165,6 +165,7 @@ class _LegActions(WorkerActions):
         error = self.fetch() if self._is_usable else None
         if error and state.end:
             raise error
+        self.is_home = self._is_usable
         super().delete(state)
 
     def fetch(self) -> TpuctlError | None:
@@ -366,6 +367,9 @@ class Relay:
 def _concluded(leg: Leg, ended: WatchResult, actions: _LegActions) -> Leg:
     last, error = (ended.attempts[-1] if ended.attempts else None), ended.error
     end: LegEnd = "ended" if last else "refused"
+    if error is None and not actions.is_home:
+        # The next one goes on from the last checkpoint that is here.
+        return replace(leg, end="ended", reason="it was gone before its last checkpoints were here")
     if error is None:
         end = "done"
     elif not actions.left and last and last.cause in ("crash", "stopped"):

@@ -101,7 +101,7 @@ def _in(zone: str, word: str = " in") -> str:
 
 
 def describe_step(step: Step, state: WatchState, seen: Observation) -> str:
-    """Describe a step and its reason in one line; empty for steps that nobody wants to read."""
+    """Describe a step and its reason in one line; empty for steps that are not worth a line."""
     where = f"{state.name}{_in(seen.tpu.zone)}"
     reason = step.reason.rstrip(".") if isinstance(step, CloseAttempt | DeleteTpu) else ""
     number = state.open.number if state.open else 0

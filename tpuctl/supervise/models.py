@@ -9,7 +9,7 @@ from typing import Literal
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.errors import TpuctlError
 
-Cause = Literal["preempted", "crash", "bad_host", "maintenance", "done", "stopped"]
+Cause = Literal["preempted", "expired", "crash", "bad_host", "maintenance", "done", "stopped"]
 
 SILENT_S = 900.0
 """After this long without output a worker is named in a note, even without --hang-after."""
@@ -184,9 +184,9 @@ class TpuObservation:
     """What the service says about the TPU.
 
     `unknown`: the service did not answer. `leaving`: it is being deleted, and not by us.
-    `on_purpose`: it is gone because a user or a guard deleted it while it was alive, for the reason
-    `why_gone`. `healthy`: the service reports no problem. `past_s`: for how long it has been coming
-    up or under repair.
+    `on_purpose`: it is gone because a user or a guard deleted it while it was alive. `why_gone`:
+    why it is gone, if that is known. `healthy`: the service reports no problem. `past_s`: for how
+    long it has been coming up or under repair.
     """
 
     kind: TpuKind

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ def observe_tpu(
     *,
     now: datetime,
     was_deleted: bool | None = None,
+    why_gone: str = "",
 ) -> TpuObservation:
     """Interpret a node or a queued resource; `queued` is the queued resource that made the node.
 
@@ -48,7 +50,9 @@ def observe_tpu(
         expired = bool(known and known.expires and known.expires <= now)
         was_meant = state.seen_leaving if was_deleted is None else was_deleted
         on_purpose = known is not None and was_meant
-        return TpuObservation("none", "gone", on_purpose=on_purpose, expired=expired)
+        return TpuObservation(
+            "none", "gone", on_purpose=on_purpose, expired=expired, why_gone=why_gone
+        )
     is_ours = resource.labels.get(LABEL_WATCH) == state.watch
     if isinstance(resource, QueuedResource):
         kind: TpuKind = "dead" if resource.is_dead else "coming"
@@ -60,7 +64,11 @@ def observe_tpu(
             is_ours=is_ours,
             in_line=True,
         )
-    return _observe_node(resource, queued, now, is_ours)
+    seen = _observe_node(resource, queued, now, is_ours)
+    # The end was read from the VMs, and an expired slice of Compute Engine has none left.
+    known = state.tpu if state.tpu and state.tpu.id == seen.id else None
+    was_due = bool(known and known.expires and known.expires <= now)
+    return replace(seen, expired=seen.expired or (was_due and seen.kind == "dead"))
 
 
 def resource_id(resource: Resource) -> str:

@@ -1,7 +1,7 @@
 """Plan a watch: the job to run, and the options to create the same TPU again."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,16 @@ class WatchOptions:
     max_usd: float | None = None
     runtime_version: str | None = None
     provider: str | None = None
+    flex: bool | None = None
+    reservation: str | None = None
+    setup: str | None = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given, by the names of CreateOptions."""
-        return {k: v for k, v in asdict(self).items() if k != "look_in" and v is not None}
+        """The options that were given, by the names of CreateOptions; a model replaces another."""
+        given = {k: v for k, v in asdict(self).items() if k != "look_in" and v is not None}
+        models = {"spot": False, "flex": False, "reserved": False, "reservation": None}
+        return {**(models if any(map(given.get, models)) else {}), **given}
 
 
 def resolve_watch_zones(
@@ -132,8 +137,9 @@ def plan_watch(
     *,
     store: StateFile,
     fresh: bool = False,
+    check: Callable[[CreateOptions], None] = lambda options: None,
 ) -> WatchPlan:
-    """Decide where the watch starts; only reads.
+    """Decide where the watch starts; only reads. `check` refuses options without an effect.
 
     Raises NotFoundError where there is no TPU and no type to create, AlreadyExistsError where an
     earlier watch runs another job, and MissingExtraError.
@@ -146,6 +152,7 @@ def plan_watch(
     else:
         state = replace(state, recipe=replace(state.recipe, **options.given))
     recipe = state.recipe
+    check(recipe)
     plan_create(recipe)
     zones = (state.tpu.zone,) if state.tpu else (resource.zone,) if resource else recipe.zones
     price = None

@@ -13,7 +13,7 @@ from tpuctl.storage.local import write_atomically
 INK, SOFT, LINE = "#1c2330", "#566073", "#dde2ea"
 # Those of the HTML reports.
 COLOURS = ("#1f5fbf", "#c2410c", "#0b7a70", "#7c4db0", "#8a6500", "#69748a")
-# Names of data are no formulas, whatever characters they have.
+# A name that comes from data must not be read as a formula.
 _STYLE = {
     "text.parse_math": False, "text.color": INK, "axes.labelcolor": SOFT, "xtick.color": SOFT,
     "ytick.color": INK, "axes.edgecolor": LINE, "axes.spines.top": False, "grid.color": LINE,

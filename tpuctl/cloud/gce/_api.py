@@ -6,9 +6,9 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TypeVar
 
-from tpuctl.cloud._google_channel import Connection
+from tpuctl.cloud._google_channel import Connection, translated_errors
 from tpuctl.cloud.endpoint import quietly
-from tpuctl.cloud.error_table import RequestContext
+from tpuctl.cloud.error_table import RequestContext, checks_replies
 from tpuctl.cloud.gce import reading
 from tpuctl.cloud.gce._http import ComputeHttp, Json, error_of_operation
 from tpuctl.cloud.gce._slices import Slices
@@ -46,6 +46,7 @@ def _all_or_raise(tasks: Sequence[Callable[[], T]]) -> list[T]:
     return found
 
 
+@checks_replies("Compute Engine")
 class ComputeApi:
     """TPUs as instances and managed instance groups, through plain REST."""
 
@@ -211,7 +212,11 @@ class ComputeApi:
         """Read the location of a bucket in lower case: a region, dual region or multi-region."""
         with quietly():
             from tpuctl.cloud._google_quotas import read_bucket_location
-        return read_bucket_location(bucket, self.project, self._connection, deadline_s=self._read_s)
+        context = self._doing("read the location of bucket", segment("bucket", bucket))
+        with translated_errors(context):
+            return read_bucket_location(
+                bucket, self.project, self._connection, deadline_s=self._read_s
+            )
 
     @cached_property
     def _machines(self) -> dict[str, frozenset[str]]:

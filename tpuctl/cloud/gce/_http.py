@@ -11,13 +11,25 @@ from google.auth.transport.requests import AuthorizedSession
 from tpuctl.cloud._google_channel import Connection, translated_errors
 from tpuctl.cloud.error_table import Fault, RequestContext, translate
 from tpuctl.cloud.service_clock import read_time
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TpuctlError, UnavailableError
 
 PAGE_SIZE = 500
 _QUOTAS = "https://cloudquotas.googleapis.com"
 # The codes of gRPC, which the table of errors knows, by HTTP status.
 _CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 412: 10, 429: 8, 501: 12, 503: 14, 504: 4}
 _SERVER_ERROR = 13
+# What an attempt to create a VM of a group does not say besides its code.
+_STATUSES = {
+    "QUOTA_EXCEEDED": 403,
+    "PERMISSIONS_ERROR": 403,
+    "RESOURCE_NOT_FOUND": 404,
+    "RESOURCE_ALREADY_EXISTS": 409,
+    "CONDITION_NOT_MET": 412,
+    **dict.fromkeys(
+        ("BAD_REQUEST", "INVALID_FIELD_VALUE", "UNSUPPORTED_OPERATION",
+         "RESERVATION_CAPACITY_EXCEEDED"), 400
+    ),
+}  # fmt: skip
 _MOST_PAGES = 200
 
 Json = dict[str, Any]
@@ -81,6 +93,7 @@ class ComputeHttp:
             if not page.get("nextPageToken"):
                 return
             asked["pageToken"] = str(page["nextPageToken"])
+        raise UnavailableError(f"{context.doing}: the list does not end.")
 
     def _send(
         self,
@@ -101,7 +114,7 @@ class ComputeHttp:
             clock.observe(paced, sent=sent)
         try:
             document = reply.json() if reply.content else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             document = {}
         if reply.status_code >= 300:
             raise translate(_fault_of_reply(reply, document), context)
@@ -126,12 +139,13 @@ def _fault_of_reply(reply: requests.Response, document: Any) -> Fault:
 
 def error_of_operation(operation: Json, context: RequestContext) -> TpuctlError | None:
     """Return the error that ended an operation, or that of an attempt to create a VM."""
-    found = operation.get("error", {}).get("errors") or ()
+    # The last attempt to create a VM of a group calls it `errors`.
+    found = (operation.get("error") or operation.get("errors") or {}).get("errors") or ()
     if not found:
         return None
     first = found[0]
     text = str(first.get("message") or json.dumps(first)[:200])
-    status = int(operation.get("httpErrorStatusCode") or 503)
+    status = int(operation.get("httpErrorStatusCode") or _STATUSES.get(str(first.get("code")), 503))
     detail = [each.get("errorInfo", {}).get("reason") for each in first.get("errorDetails", ())]
     # The code and the detail both tell: INTERNAL_ERROR is a code, `stockout` a detail.
     reason = " ".join(str(word) for word in (first.get("code"), *detail) if word)

@@ -96,6 +96,7 @@ class Slices:
         if "zone" not in group or not (members or read_mark(group)):
             return None
         node = reading.node_of_slice(group, members, managed)
+        context = replace(context, doing=f"Could not create TPU {node.name} in {node.zone}")
         errors = [
             error
             for each in managed

@@ -14,7 +14,12 @@ from pathlib import Path
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.quarantine import parse_lines
-from tpuctl.storage.local import append_line, translated_write_errors, write_atomically
+from tpuctl.storage.local import (
+    append_line,
+    open_regular,
+    translated_write_errors,
+    write_atomically,
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Work:
     def finished(self) -> list[FinishedShard]:
         """Read the journal; a torn last line is skipped."""
         shards = []
-        with contextlib.suppress(OSError):
-            for document in parse_lines(self.journal.read_bytes()):
+        with contextlib.suppress(OSError), open_regular(self.journal) as file:
+            for document in parse_lines(file.read()):
                 with contextlib.suppress(ValueError):
                     shards.append(from_plain(FinishedShard, document))
         return shards

@@ -162,7 +162,7 @@ READS: dict[str, Callable[[World, Call], Document]] = {
     "compute_machine_types_get": machine_type,
     "compute_images_get_from_family": _image,
     "compute_image_family_views_get": lambda world, call: {"image": _image(world, call)},
-    # Every project has any network that somebody asks for.
+    # Every project has any network that is asked for.
     "compute_networks_get": lambda _, call: documents.describe(
         "network", "networks", Key.of(call), {"autoCreateSubnetworks": True}
     ),

@@ -104,7 +104,7 @@ def make(
     group: Group | None = None,
     index: int = 0,
 ) -> Instance:
-    """Make an instance that nobody sees yet, and that has no chips."""
+    """Make an instance that is not visible yet and has no chips."""
     hbm = {family.generation: family.hbm_gib_per_chip for family in all_types().families}
     hosts = group.hosts if group and group.hosts else 1
     return Instance(

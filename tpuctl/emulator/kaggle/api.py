@@ -102,6 +102,8 @@ class KaggleApi:
             request.body.fault = fault.byte_fault
         reply = action(request)
         if fault and fault.after_accept:
+            if reply.content:
+                reply.content.close()
             _break(fault)
         return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 

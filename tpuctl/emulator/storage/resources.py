@@ -90,7 +90,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The preconditions of a request; None is no condition."""
+    """The preconditions of a request; None stands for no condition."""
 
     generation: int | None = None
     not_generation: int | None = None

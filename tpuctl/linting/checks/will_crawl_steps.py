@@ -38,15 +38,15 @@ def small_batches(program: Program) -> Iterator[Hit]:
     if not program.aims_at_tpu or "jax" in program.modules:
         return
     for call, node in _batch_arguments(program):
-        size = program.per_replica(node)
-        if size is None and program.target.is_known and (whole := program.number(node)):
-            size = whole // max(1, program.target.situation.devices)
-        # Each process of PyTorch/XLA has a loader of its own.
-        if program.path(call.func).endswith("DataLoader") and "torch_xla" in program.modules:
-            whole = program.number(node) or 0
-            size = whole if 1 < whole < _PER_CORE else None
+        size: float | None = program.per_replica(node)
+        whole = program.number(node)
+        if program.path(call.func).endswith("DataLoader"):
+            # Each process of PyTorch has a loader of its own, and each core a process.
+            size = whole if whole != 1 else None
+        elif size is None and program.target.is_known and whole:
+            size = whole / max(1, program.target.situation.devices)
         if node is not None and size is not None and (size < _PER_CORE or size % _PER_CORE):
-            message = f"{size} examples per core: a core works on multiples of 8."
+            message = f"{size:g} examples per core: a core works on multiples of 8."
             yield Hit("T407", node, message, "warning" if size < _PER_CORE else "maybe")
 
 

@@ -82,8 +82,12 @@ def _secret(node: ast.AST | tuple[int, int], text: str) -> Iterator[Hit]:
 
 
 def _named_secret(node: ast.AST | tuple[int, int], name: str, value: str) -> Iterator[Hit]:
-    mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
-    if mixed and _SECRET_VALUE.fullmatch(value) and not _NOT_SECRET.search(value):
+    # Words joined by hyphens, such as names of parameters, are not secrets.
+    is_random = any(
+        len(part) >= 12 and any(map(str.isdigit, part)) and any(map(str.isalpha, part))
+        for part in re.split("[-_/]", value)
+    )
+    if is_random and _SECRET_VALUE.fullmatch(value) and not _NOT_SECRET.search(value):
         yield Hit("T316", node, f"A secret is assigned to {name}.", "maybe")
 
 

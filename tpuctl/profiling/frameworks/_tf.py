@@ -16,6 +16,7 @@ from tpuctl.profiling.frameworks._tf_changes import copying_stages
 from tpuctl.profiling.frameworks._tf_graph import (
     chain_of,
     does_work,
+    examples_in,
     gives_batches,
     read_snapshot,
     settings_of,
@@ -90,8 +91,7 @@ def open_folder(target: Target, *, batch_size: int, image_size: int) -> TfDataSo
 
 def open_dataset(dataset: Any) -> TfDataSource:
     """Take a data set that a user's function returned."""
-    size = int(dataset.cardinality())
-    return _source("tf.data", dataset, Input(0, size if size >= 0 else None, 0))
+    return _source("tf.data", dataset, Input(0, examples_in(dataset), 0))
 
 
 def _source(kind: Kind, dataset: Any, found: Input) -> TfDataSource:

@@ -5,6 +5,7 @@ left out, without an error.
 """
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -57,6 +58,21 @@ def gives_batches(dataset: Any) -> bool:
         if "Batch" in _op(each) or _op(each) in ("GroupByWindow",):
             return True
     return False
+
+
+def examples_in(dataset: Any) -> int | None:
+    """The number of examples in an epoch, not of batches; None if unknown."""
+    trunk = trunk_of(dataset)
+    batched = list(itertools.takewhile(gives_batches, trunk))
+    try:
+        with tf.init_scope():
+            epoch, *counts = (int(d.cardinality()) for d in (dataset, *batched[-1:], *trunk))
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if not batched:
+        return epoch if epoch >= 0 else None
+    batches, examples = counts[0], (*counts[1:], -1)[len(batched)]
+    return round(examples * epoch / batches) if min(epoch, examples) >= 0 < batches else None
 
 
 def does_work(dataset: Any) -> bool:

@@ -78,7 +78,7 @@ def sampled_costs(
             cpu_s=found[key].cpu_s,
             parallelism=lanes,
             method=METHOD,
-            is_random=bool(_RANDOM.search(key[0])),
+            is_random=found[key].is_random or bool(_RANDOM.search(key[0])),
         )
         for key in by_depth(found)
     )

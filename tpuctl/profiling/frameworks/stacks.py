@@ -2,7 +2,8 @@
 
 A timer signal runs its handler in the main thread between two instructions. So a long call into C
 is credited to the function that made it, whether or not it releases the interpreter lock; a
-sampling thread would see such calls too often. One timer counts time, one the process's CPU time.
+sampling thread would see such calls too often. One timer counts time, one the process's CPU time,
+from which the clocks of Python's other threads are credited to what those run.
 
 The handler runs late if a function ends with an operation, as in `return image / 255`: it then
 sees the caller that received the result, and credits the function that produced it if it can tell.
@@ -12,7 +13,9 @@ import inspect
 import json
 import opcode
 import os
+import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +35,8 @@ _TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
 _GETTERS = ("__getitem__", "__getitems__")
 _PILLOW = os.path.join("PIL", "ImageFile.py")
+# What functions call to draw numbers: a result that is kept would be the same in every epoch.
+_RANDOM_CALLS = {"random", "rand", "randint", "randn", "randrange", "rng", "default_rng", "shuffle"}
 _COLLATES = ("default_collate", "default_convert", "collate")
 _TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
 # The first operation of a function, and of a generator that resumes; Python 3.10 has none.
@@ -52,6 +57,7 @@ class Samples:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     depth: float = 0.0
+    is_random: bool = False
 
 
 @dataclass
@@ -71,6 +77,8 @@ class StackSampler:
     _pid: int = 0
     _is_running: bool = False
     _places: dict[CodeType, "Key | None"] = field(default_factory=dict)
+    _random: set[Key] = field(default_factory=set)
+    _threads_s: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start, if this is the main thread and the system has timers for it."""
@@ -91,6 +99,7 @@ class StackSampler:
             # The time since the last sample does not go on during a pause.
             self._wall_s += time.perf_counter()
             self._cpu_s += time.process_time()
+            self._threads_s.clear()
             self._is_running = True
             for each in self._timers:
                 each.resume()
@@ -131,10 +140,27 @@ class StackSampler:
         """Credit the CPU time since the last of these signals."""
         if not self._is_running:
             return
-        now_s = time.process_time()
+        now_s, others_s = time.process_time(), self._in_other_threads()
         if found := self._sample(frame):
-            found.cpu_s += now_s - self._cpu_s
+            found.cpu_s += max(0.0, now_s - self._cpu_s - others_s)
         self._cpu_s = now_s
+
+    def _in_other_threads(self) -> float:
+        """Credit the CPU time of Python's other threads since the last signal; return the sum."""
+        sum_s, main = 0.0, threading.main_thread().ident
+        # `enumerate` takes a lock that the interrupted code may hold; and the clock of a library's
+        # thread that has ended must not be asked for.
+        known: dict[int, Any] = getattr(threading, "_active", {})
+        for thread, frame in sys._current_frames().items():
+            if thread == main or thread not in known:
+                continue
+            now_s = time.clock_gettime(time.pthread_getcpuclockid(thread))
+            used_s = max(0.0, now_s - self._threads_s.get(thread, now_s))
+            self._threads_s[thread] = now_s
+            sum_s += used_s
+            if used_s and (found := self._sample(frame)):
+                found.cpu_s += used_s
+        return sum_s
 
     def _sample(self, frame: FrameType | None) -> Samples | None:
         key, depth = self._stage_of(frame)
@@ -176,7 +202,9 @@ class StackSampler:
                 made = getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None))
                 return producer_of(made) or _library_call(made, calls)
         if code not in self._places:
-            self._places[code] = _place(code)
+            self._places[code] = place = _place(code)
+            if place and _RANDOM_CALLS.intersection((*code.co_names, *code.co_varnames)):
+                self._random.add(place)
         if self._places[code] != TRANSFORM:
             return self._places[code]
         # Classes of transforms share methods: the object tells which one it is.
@@ -188,7 +216,9 @@ class StackSampler:
         """Write the samples to a file for `read_stacks`."""
         # Copied first: a signal may add a function during the loop.
         samples = list(self.samples.items())
-        rows = [[*key, s.count, s.wall_s, s.cpu_s, s.depth] for key, s in samples]
+        rows = [
+            [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self._random] for key, s in samples
+        ]
         path = Path(self.folder, f"{os.getpid()}.stacks")
         try:
             path.with_suffix(".new").write_text(json.dumps(rows))
@@ -265,12 +295,13 @@ def read_stacks(folder: str) -> dict[Key, Samples]:
             rows = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        for name, location, count, wall_s, cpu_s, depth in rows:
+        for name, location, count, wall_s, cpu_s, depth, is_random in rows:
             found = total.setdefault((name, location), Samples())
             found.count += count
             found.wall_s += wall_s
             found.cpu_s += cpu_s
             found.depth += depth
+            found.is_random |= is_random
     return total
 
 

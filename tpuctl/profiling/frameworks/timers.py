@@ -117,7 +117,7 @@ def _forget_in_child() -> None:
 
 
 def _free_signal() -> int:
-    """The highest real-time signal that nobody handles."""
+    """The highest real-time signal without a handler."""
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
             return number

@@ -177,6 +177,7 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
     """Describe a data set; `has_model` if its iterators' model can be read outside a graph."""
     from tpuctl.profiling.frameworks._tf_graph import (
         chain_of,
+        examples_in,
         read_snapshot,
         settings_of,
         threads_of,
@@ -186,7 +187,7 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
     return Source(
         kind="tf.data",
         chain=chain_of(dataset),
-        input=Input(0, _elements(dataset), 0),
+        input=Input(0, examples_in(dataset), 0),
         threadpool_size=threads_of(options),
         settings={
             **settings_of(options),
@@ -202,18 +203,6 @@ def _options(dataset: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return dataset.options()
-
-
-def _elements(dataset: Any) -> int | None:
-    """How many elements it has, if that is known outside a graph."""
-    import tensorflow as tf
-
-    try:
-        with tf.init_scope():
-            size = int(dataset.cardinality())
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return size if size >= 0 else None
 
 
 def _batch_size(dataset: Any) -> int | None:

@@ -68,7 +68,7 @@ def cli_token_file() -> Path:
 def log_in() -> Login:
     """Find credentials: an emulator's, the official command line's, or ADC.
 
-    Raises NotLoggedInError; asks nobody yet.
+    Raises NotLoggedInError; sends no request yet.
     """
     if endpoint := load_settings({})["colab_endpoint"]:
         where = parse_endpoint(endpoint)
@@ -141,7 +141,9 @@ class Http:
             where = urlsplit(url).hostname
             raise UnavailableError(
                 f"Could not {doing}: no answer from {where} ({type(error).__name__}).",
-                hint="The same command again finds what it may have done.",
+                hint="If the emulator has ended: tpuctl emulator start"
+                if self.login.emulated
+                else "The same command again finds what it may have done.",
             ) from error
         if seen := read_time(reply.headers):
             self.clock.observe(seen, sent=sent)

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+from tpuctl.cloud.error_table import checks_replies
 from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.errors import NotLoggedInError, TpuctlError, UnavailableError
 from tpuctl.providers.colab._http import Http, Refused, as_error, log_in, reason_of
 from tpuctl.providers.colab.api import Runtime, Units, refusal
-from tpuctl.providers.port import checks_replies
 
 _OPERATION_POLLS = 40
 _AGENT = {"X-Colab-Client-Agent": "tpuctl"}
@@ -214,7 +214,7 @@ class PublicPlane:
                 self._tunnel.keep_alive(each.id)
 
     def is_open(self) -> bool:
-        """Whether it lets this account in; raises UnavailableError where nobody answers."""
+        """Whether it accepts this account; raises UnavailableError where it does not answer."""
         try:
             self._send("ask the public Colab API", "GET", "runtimespecs")
         except NotLoggedInError:

@@ -82,7 +82,7 @@ class ColabApi(Protocol):
         """List every runtime of the account, each with a fresh token."""
 
     def delete(self, runtime_id: str) -> None:
-        """Delete a runtime; one that is gone is no error."""
+        """Delete a runtime; one that is already gone is not an error."""
 
     def units(self) -> Units:
         """Read the balance."""

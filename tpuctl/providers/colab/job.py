@@ -58,7 +58,13 @@ def finish(name: str) -> str:
     if records.find(name):
         _delete(name)
     elif FETCHED not in (Colab(None, lambda text: None).why_gone(name) or ""):
-        raise JobLostError(f"The runtime {name} is gone, and what it wrote since the last copy.")
+        left = Colab(None, lambda text: None).balance().left
+        raise JobLostError(
+            f"Colab took the runtime {name} away, and with it the output of the job"
+            f"{': no units are left' if left == 0 else ''}.",
+            hint="To go on from checkpoints after such an end: tpuctl watch --on colab,kaggle "
+            "--checkpoints DIR -- CMD",
+        )
     where = f"The output is in {output}" if record else "The output was fetched"
     return f"{where}; the runtime {name} was deleted."
 

@@ -92,6 +92,11 @@ class Colab:
             return self._records.path(name, "gone").read_text(encoding="utf-8")
         return None
 
+    def _not_found(self, name: str) -> NotFoundError:
+        why = f"; it was deleted: {found}" if (found := self.why_gone(name)) else ""
+        hint = "tpuctl list --provider colab"
+        return NotFoundError(f"There is no runtime {name} on Colab{why}.", hint=hint)
+
     def why_unusable(self) -> str | None:
         """Look for a login of Colab's own: asking with the login of Cloud TPUs takes a request."""
         from tpuctl.settings import home
@@ -107,6 +112,10 @@ class Colab:
     def knows(self, name: str) -> bool:
         """Whether we have asked Colab for a runtime of this name."""
         return self._records.find(name) is not None
+
+    def was_deleted(self, name: str) -> bool:
+        """Whether a command or its guard has deleted a runtime of this name."""
+        return self.why_gone(name) is not None
 
     def plan(self, options: CreateOptions) -> HostedPlan:
         """Check the type, and read what the account may have and what is left."""
@@ -171,8 +180,9 @@ class Colab:
             if not self._records.is_being_created(record.name)
         )
         return TpuList(
-            None, tpus, (), (), 0.0, 0.0, 0, emulated, balances=(balance_of(units),), notes=notes
-        )
+            None, tpus, (), (), 0.0, 0.0, 0, emulated, balances=(balance_of(units),), notes=notes,
+            place="on Colab",
+        )  # fmt: skip
 
     def _interrupted(self, record: Record) -> Runtime | None:
         """Return the runtime of a create that was interrupted; None for any other record."""
@@ -226,9 +236,7 @@ class Colab:
         """Read one runtime with its jobs."""
         found = next((tpu for tpu in self.list(None).tpus if name in (tpu.name, tpu.id)), None)
         if found is None:
-            raise NotFoundError(
-                f"There is no runtime {name} on Colab.", hint="tpuctl list --provider colab"
-            )
+            raise self._not_found(name)
         if found.labels:
             return found
         record = self._records.find(name)
@@ -254,12 +262,12 @@ class Colab:
                 found.append(_deletion(tpus[name]))
             elif record and (late := find_runtime(self._api, record)):
                 found.append(_deletion(self._describe(late, record, Units(None, None))))
-            elif record:
-                self._records.forget(record)
+            elif record or self.was_deleted(name):
+                if record:
+                    self._records.forget(record)
                 gone.append(DeletedEarlier(name, None))
             else:
-                hint = "tpuctl list --provider colab"
-                failures.append(NotFoundError(f"There is no runtime {name} on Colab.", hint=hint))
+                failures.append(self._not_found(name))
         if len(failures) == 1 and not found and not gone:
             raise failures[0]
         return DeleteResult(tuple(found), tuple(gone), not_planned=tuple(failures)).summed()
@@ -329,9 +337,7 @@ class Colab:
         """Return the one worker of a runtime, over the SSH connection that commands share."""
         record = self._records.find(name)
         if record is None or record.phase != "running":
-            raise NotFoundError(
-                f"There is no runtime {name} of ours on Colab.", hint="tpuctl list --provider colab"
-            )
+            raise self._not_found(name)
         for flag, given in (
             ("--internal-ip", login.internal_ip),
             ("--jump", login.jump),

@@ -71,13 +71,8 @@ def _terms(records: Records) -> tuple[str, ...]:
 
 def _rate(records: Records, theirs: str) -> float | None:
     """Return the units per hour of an accelerator: as measured here, or as in the data."""
-    measured = [
-        record.units_per_hour
-        for record in records.all()
-        if record.units_per_hour and record.accelerator_type == type_of(theirs)
-    ]
     known: float | None = facts()["units_per_hour"].get(theirs)
-    return measured[-1] if measured else known
+    return records.rate(type_of(theirs)) or known
 
 
 def list_offers(
@@ -112,11 +107,14 @@ def list_offers(
 def _evidence(
     records: Records, eligible: Mapping[str, bool] | None, theirs: str, plane: str
 ) -> tuple[str, ...]:
-    who = "Colab's runtime specs" if eligible is not None else "only a create tells"
+    who = "only a create tells"
+    if eligible is not None:
+        who = f"{'yes' if eligible.get(theirs) else 'no'}, say Colab's runtime specs"
     rate = "measured here" if _rate(records, theirs) else facts()["why_units_null"]
     return (
         f"control plane: {plane}",
         f"eligible: {who}",
+        "capacity: only a create tells",
         f"rate: {rate}",
         f"limits as of {facts()['as_of']}",
     )

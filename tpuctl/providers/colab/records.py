@@ -76,7 +76,17 @@ class Records:
         """Write a record; raises WriteError, and then nothing may be requested."""
         document = {"schema": SCHEMA, **to_plain(record)}
         write_atomically(self.path(record.name), json.dumps(document, indent=1), private=True)
+        if rate := record.units_per_hour:
+            known = json.dumps({"endpoint": self._endpoint, "units_per_hour": rate})
+            write_atomically(self.path(record.accelerator_type, "rate"), known, private=True)
         return record
+
+    def rate(self, accelerator_type: str) -> float | None:
+        """Return the units per hour of a type, as a create has measured them."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            known = read_json(self.path(accelerator_type, "rate"))
+            return float(known["units_per_hour"]) if known["endpoint"] == self._endpoint else None
+        return None
 
     def update(self, record: Record, **changes: Any) -> Record:
         """Record changes; on a full disk what was written before still leads to the runtime."""

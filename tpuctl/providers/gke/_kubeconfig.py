@@ -101,12 +101,15 @@ def _read(path: Path) -> Part:
 
 def _check(context: Context) -> None:
     about = f"The kubeconfig's context {context.name}"
-    url = urlsplit(str(context.cluster.get("server") or ""))
+    try:
+        url = urlsplit(str(context.cluster.get("server") or ""))
+    except ValueError:
+        url = urlsplit("")
     if url.scheme not in ("http", "https") or not url.hostname:
         raise InvalidInputError(f"{about} names no cluster with an address.", hint=HOW_TO_LOG_IN)
     if url.scheme == "http" and url.hostname not in _LOOPBACK:
         raise InvalidInputError(f"{about} sends everything unencrypted to {url.hostname}.")
-    # Without what these mean, requests would be sent as somebody else.
+    # Without what these mean, requests would be sent as another user.
     if unknown := [key for key in _NOT_SENT if context.user.get(key)]:
         raise UnsupportedError(
             f"{about} uses {unknown[0]}, which tpuctl does not support.", hint=HOW_TO_LOG_IN

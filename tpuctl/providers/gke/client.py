@@ -39,7 +39,7 @@ _TIMEOUT_S = 60.0
 _SILENCE_S = 300.0
 _MOST_BYTES = 64 << 20
 _PIECE, _LONGEST_LINE = 1 << 16, 1 << 20
-_PAGE = 500
+_PAGE, _MOST_PAGES = 500, 200
 _KINDS: dict[int, type[TpuctlError]] = {
     403: PermissionDeniedError,
     404: NotFoundError,
@@ -86,13 +86,14 @@ class Cluster:
     def list(self, path: str, **query: str) -> Iterator[Json]:
         """Read all objects, page by page."""
         more: dict[str, str] = {}
-        while True:
+        for _ in range(_MOST_PAGES):
             page = self._call("GET", path, None, {**query, "limit": str(_PAGE), **more})
             yield from (each for each in page.get("items") or () if isinstance(each, dict))
             token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return
             more = {"continue": str(token)}
+        raise UnavailableError(f"{self._where} sent a list that does not end.")
 
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
         """Create an object; not repeated after a lost reply, because the caller has to look."""

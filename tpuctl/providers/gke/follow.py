@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from tpuctl.cloud.error_table import checks_replies
 from tpuctl.errors import (
     DeadlineError,
     InvalidInputError,
@@ -40,7 +41,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class StartedClusterRun(Outcome):
-    """A job that goes on alone."""
+    """A job that keeps running without us."""
 
     name: str
     provider: str
@@ -131,7 +132,7 @@ def terminal_state(job_set: Json) -> tuple[str, str]:
 
 
 async def _elsewhere(action: Callable[..., T], *arguments: Any) -> T:
-    """Do something that blocks in a thread that nobody waits for when this ends by Ctrl-C."""
+    """Run a blocking call in a thread that is not waited for when this ends by Ctrl-C."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -260,6 +261,7 @@ class Follower:
         )
 
 
+@checks_replies("GKE")
 def follow(cluster: Cluster, name: str, *, sink: Sink, note: Note) -> ClusterRun:
     """Follow a job to its end."""
     return asyncio.run(Follower(cluster, name, sink, note).run())
@@ -289,7 +291,7 @@ def log_lines(
             return
         except UnavailableError as error:
             failures += 1
-            # A job may be silent for hours, so that a log that says nothing is no failure.
+            # A job may be silent for hours, so a silent log is not a failure.
             failures = 0 if follow and _is_running(cluster, name) else failures
             if failures >= _TRIES:
                 note(f"Warning: the end of the log of {name} is missing: {error}")

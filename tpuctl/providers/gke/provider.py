@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
+from tpuctl.cloud.error_table import checks_replies
 from tpuctl.cloud.gc import GcResult
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt
@@ -24,7 +25,7 @@ from tpuctl.providers.gke.follow import (
     worker_of,
 )
 from tpuctl.providers.gke.manifest import CODE, OURS, PROVISIONING, QUEUE, TYPE
-from tpuctl.providers.gke.runs import Note, find, place_of, run_store
+from tpuctl.providers.gke.runs import OVER, Note, find, place_of, run_store
 from tpuctl.providers.port import Abilities, Login, ProviderOffer
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
 from tpuctl.remote.output import Sink
@@ -33,6 +34,7 @@ NAME = "gke"
 _LAUNCH = "tpuctl launch SCRIPT.py --on gke --accelerator-type v6e-16"
 
 
+@checks_replies("GKE")
 class Gke:
     """Jobs on the cluster of the user's kubeconfig."""
 
@@ -61,15 +63,19 @@ class Gke:
     def why_unusable(self) -> str | None:
         """Say that nothing runs there: then its login plugin is not run for every list."""
         runs = (self.store.find(path.stem) for path in self.store.folder.glob("*.json"))
-        if any(run and run.phase != "home" for run in runs):
+        if any(run and run.phase not in OVER for run in runs):
             return None
-        return f"no job that was started on GKE from here is open. {_LAUNCH}"
+        return f"no job that was started on GKE from here is open. To start one: {_LAUNCH}"
 
     def knows(self, name: str) -> bool:
         """Whether this machine has started the job; commands about it mean its cluster."""
         run = self.store.find(name)
         self._context = run.owner if run else None
-        return run is not None
+        return run is not None and run.phase != "deleted"
+
+    def was_deleted(self, name: str) -> bool:
+        """Whether this machine has deleted the job that it had started."""
+        return not self.knows(name) and self.store.find(name) is not None
 
     def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
         raise self.abilities.refuse("create")
@@ -78,7 +84,7 @@ class Gke:
 
     def reach(self, name: str, login: Login) -> NoReturn:
         """Raise: GKE gives its hosts no SSH."""
-        raise self.abilities.refuse("SSH")
+        raise self.abilities.refuse("SSH", name=name)
 
     def list(self, zone: str | None) -> TpuList:
         """List the jobs that have not ended, from wherever they were started."""
@@ -93,6 +99,7 @@ class Gke:
             usd_so_far=0.0,
             unpriced=len(alive),
             emulated=self.cluster.emulated,
+            place="on GKE",
         )
 
     def get(self, name: str, zone: str | None) -> Tpu:
@@ -280,7 +287,7 @@ class Gke:
                 return replace(planned, outcome="replaced")
             run = self.store.find(planned.name)
             if run and run.endpoint == place_of(self.cluster):
-                self.store.forget(run)
+                self.store.write(run, phase="deleted")
             return replace(planned, outcome="deleted")
 
         done = attempt(act)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tpuctl.cloud.error_table import checks_replies
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -35,6 +36,9 @@ from tpuctl.storage import open_storage
 from tpuctl.units import format_bytes, format_count, format_duration
 
 Note = Callable[[str], None]
+OVER = frozenset({"home", "deleted"})
+"""The phases of runs that nothing is left to do for."""
+
 _POOLS = "To start it although its nodes are made on demand: --no-check"
 
 
@@ -148,6 +152,7 @@ def _archive(staging: str | None, sha256: str) -> tuple[str, str]:
     return bucket, "/".join(filter(None, (prefix.strip("/"), "tpuctl", f"{sha256}.tar.gz")))
 
 
+@checks_replies("GKE")
 def check_cluster(
     cluster: Cluster, made: JobSetSpec, *, nodes: bool
 ) -> tuple[JobSetSpec, list[str]]:
@@ -230,6 +235,7 @@ def _check_queue(cluster: Cluster, queue: str) -> None:
         raise NotFoundError(told, hint=f"Its queues: {', '.join(known) or 'none'}.")
 
 
+@checks_replies("GKE")
 def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> Run:
     """Upload the code and create the JobSet, or return the one of the same command."""
     store, key = run_store(), plan.manifest["metadata"]["annotations"][KEY]
@@ -239,7 +245,12 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
             note(f"The same command has started {run.name} before; following that job.")
             return store.write(run, phase="pushed")
         other = store.find(plan.name)
-        if run is None and other and other.phase != "home" and other.endpoint != place_of(cluster):
+        if (
+            run is None
+            and other
+            and other.phase not in OVER
+            and other.endpoint != place_of(cluster)
+        ):
             told = f"A job {plan.name} runs in another cluster, {other.owner}."
             raise AlreadyExistsError(told, hint="Give this one another --job.")
         if run is None:
@@ -283,7 +294,7 @@ def find(cluster: Cluster, name: str) -> Json | None:
 
 def _open_run(cluster: Cluster, key: str) -> Run | None:
     runs = run_store().runs(place_of(cluster))
-    return next((run for run in runs if run.key == key and run.phase != "home"), None)
+    return next((run for run in runs if run.key == key and run.phase not in OVER), None)
 
 
 def _translated(action: Callable[[], Any], name: str) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import tpuctl
 from tpuctl.clock import SteadyClock
+from tpuctl.cloud.error_table import checks_replies
 from tpuctl.cloud.retry import repeated
 from tpuctl.cloud.service_clock import ServiceClock, read_time
 from tpuctl.errors import (
@@ -30,7 +31,6 @@ from tpuctl.errors import (
     UnavailableError,
 )
 from tpuctl.providers.kaggle.login import HOW_TO_LOG_IN, Endpoint, find_endpoint, find_login
-from tpuctl.providers.port import checks_replies
 from tpuctl.runtime.redact import redact
 
 T = TypeVar("T")
@@ -222,7 +222,7 @@ class KaggleClient:
             raise InvalidInputError(f"Kaggle refused the data set {slug}: {redact(str(problem))}")
 
     def delete_data(self, slug: str) -> None:
-        """Delete one of our data sets; one that is gone is no error."""
+        """Delete one of our data sets; one that is already gone is not an error."""
         body = {"ownerSlug": self.username, "datasetSlug": slug}
         with suppress(NotFoundError, PermissionDeniedError):
             self._call(_DATA, "DeleteDataset", body)
@@ -329,7 +329,9 @@ class KaggleClient:
             why = getattr(error, "reason", error)
             raise UnavailableError(
                 f"Could not reach Kaggle ({urlsplit(self.endpoint.base).hostname}): {why}.",
-                hint="Run the same command again: it finds what has been started.",
+                hint="If the emulator has ended: tpuctl emulator start"
+                if self.endpoint.is_local
+                else "Run the same command again: it finds what has been started.",
             ) from error
 
     def _observe(self, headers: Any, sent: datetime) -> None:

@@ -41,7 +41,7 @@ Files = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StartedRun(Outcome):
-    """A run that goes on alone."""
+    """A run that keeps running without us."""
 
     name: str
     provider: str
@@ -184,10 +184,10 @@ def _finish(
     if missing := sorted(set(known) - set(listed)):
         told = f"Kaggle does not have {len(missing)} files of {run.name}, such as {missing[0]}."
         raise DamagedError(told, hint=run.url)
-    run = store.write(run, phase="home")
-    # Where this fails, gc does it.
+    # Where this fails, gc does it. Before the phase, so that following again repairs a kill here.
     with suppress(TpuctlError):
-        drop_data(client, store, run)
+        run = drop_data(client, store, run)
+    run = store.write(run, phase="home")
     return HostedRun(
         name=run.name,
         provider="kaggle",
@@ -273,7 +273,9 @@ def _fetch(client: KaggleClient, url: str, out: Path, name: str, known: Any) -> 
                 if first != start:
                     file.truncate(first)
                 while block := source.read(_BLOCK):
-                    file.write(block)
+                    # The connection would take the error of a full disk for one of its own.
+                    with translated_write_errors(target):
+                        file.write(block)
             received = os.fstat(file.fileno()).st_size if not file.flush() else 0
         if total is not None and received < total:
             raise UnavailableError(f"The connection broke while {name} was fetched.")

@@ -16,8 +16,8 @@ from tpuctl.settings import home, load_settings
 
 KAGGLE = "https://api.kaggle.com/v1"
 HOW_TO_LOG_IN = (
-    "kaggle auth login (pip install kaggle), or put a token from https://www.kaggle.com/settings "
-    "into ~/.kaggle/access_token"
+    "Run kaggle auth login (pip install kaggle), or put a token from "
+    "https://www.kaggle.com/settings into ~/.kaggle/access_token"
 )
 _MOST_BYTES = 1 << 16
 
@@ -50,7 +50,10 @@ def find_endpoint() -> Endpoint:
     text = load_settings()["kaggle_endpoint"]
     if not text:
         return Endpoint(KAGGLE)
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
         raise InvalidInputError(
             "Cannot use the Kaggle endpoint: it is not the http address of an emulator here.",

@@ -28,7 +28,7 @@ from tpuctl.remote.output import Sink
 
 NAME = "kaggle"
 _LAUNCH = "tpuctl launch SCRIPT.py --on kaggle"
-# A push that nobody could look into for so long was never accepted.
+# A push that could not be read for this long was never accepted.
 _SURELY_MISSING = timedelta(minutes=5)
 
 
@@ -43,7 +43,7 @@ class Kaggle:
             "create": f"A session is made for one job: {_LAUNCH}",
             "SSH": "A session runs one job and shows its log: tpuctl logs NAME --follow",
             "cp to a session": "What a session needs is sent by launch: --code DIR, --set data=DIR",
-            "watch": "A run that is known: tpuctl logs NAME --follow. One that goes on elsewhere: "
+            "watch": "A known run: tpuctl logs NAME --follow. One that continues elsewhere: "
             "tpuctl watch --on kaggle,colab --checkpoints DIR -- CMD",
             "stop": "It ends with its job, or at its time limit (launch --ttl); only the web page "
             "can cancel it: tpuctl show NAME",
@@ -68,6 +68,10 @@ class Kaggle:
         """Whether this machine has started the run."""
         return self.store.find(name) is not None
 
+    def was_deleted(self, name: str) -> bool:
+        """Say no: a run that was deleted is forgotten."""
+        return False
+
     def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
         raise self.abilities.refuse("create")
 
@@ -75,7 +79,7 @@ class Kaggle:
 
     def reach(self, name: str, login: Login) -> NoReturn:
         """Raise: no worker can be reached."""
-        raise self.abilities.refuse("SSH")
+        raise self.abilities.refuse("SSH", name=name)
 
     def list(self, zone: str | None) -> TpuList:
         """List the sessions that have not ended, from wherever they were started."""
@@ -96,6 +100,7 @@ class Kaggle:
             unpriced=0,
             emulated=client.endpoint.is_local,
             balances=(self.balance(),),
+            place="on Kaggle",
         )
 
     def get(self, name: str, zone: str | None) -> Tpu:
@@ -132,7 +137,7 @@ class Kaggle:
         return replace(plan, tpus=done, dry_run=False).summed()
 
     def find_orphans(self, zone: str | None) -> GcResult:
-        """Find finished kernels of ours whose output is home, and runs that nobody follows."""
+        """Find finished kernels of ours whose output is home, and runs that are not followed."""
         kernels, found = self._kernels(), []
         for run in self.store.runs(self.client.endpoint.shown):
             if run.name not in kernels:
@@ -149,7 +154,7 @@ class Kaggle:
                 if self.store.is_followed(run):
                     continue
                 ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
-                reason = f"nobody follows it; it ends by {ends}: tpuctl logs {run.name} --follow"
+                reason = f"it is not followed; it ends by {ends}: tpuctl logs {run.name} --follow"
                 deletion = replace(deletion, outcome="left_alone")
             else:
                 reason = "finished, and its output is here"
@@ -235,12 +240,15 @@ class Kaggle:
 
     def _kernels(self) -> dict[str, int]:
         """Return the kernels whose name is one of ours, with their newest versions."""
-        found = self.client.kernels(PREFIX)
-        names = {str(each.get("ref")).rpartition("/")[2]: each for each in found}
+        client = self.client
+        refs = {str(each.get("ref")): each for each in client.kernels(PREFIX)}
+        # Another user's kernel may be shared with this account.
         return {
-            name: number if isinstance(number := each.get("currentVersionNumber"), int) else 1
-            for name, each in names.items()
-            if name.startswith(PREFIX)
+            ref.rpartition("/")[2]: number
+            if isinstance(number := each.get("currentVersionNumber"), int)
+            else 1
+            for ref, each in refs.items()
+            if ref.startswith(f"{client.username}/{PREFIX}")
         }
 
     def _run(self, name: str) -> Run:

@@ -46,7 +46,8 @@ class Run:
     """One run. `key` is the same for the same command; `out` is the folder for its output here.
 
     `intended`: written, perhaps pushed. `pushed`: it has a version. `ended`: its exit code is
-    known. `home`: its output is here as well. `data_set` is the private one that was made for it.
+    known. `home`: its output is here as well. `deleted`: a user deleted it. `data_set` is the
+    private one that was made for it.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Run:
     out: str
     asked: datetime
     limit_s: float
-    phase: Literal["intended", "pushed", "ended", "home"] = "intended"
+    phase: Literal["intended", "pushed", "ended", "home", "deleted"] = "intended"
     version: int | None = None
     exit_code: int | None = None
     data_set: str | None = None
@@ -162,11 +163,6 @@ class KagglePlan(Outcome):
     key: str = field(default="", metadata={"internal": True})
     packed: Packed | None = field(default=None, metadata={"internal": True}, repr=False)
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """What it may use, and what it brings with it."""
-        return self.because
-
 
 def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
     """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
@@ -204,7 +200,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         size_bytes=len(packed.archive),
         resumes=resumes,
         adopts=adopted.name if adopted else None,
-        because=(*told, *([f"goes on from {resumes}"] if resumes else [])),
+        because=(*told, *([f"resumes from {resumes}"] if resumes else [])),
         warnings=(secret,) if secret else (),
         key=key,
         packed=packed,

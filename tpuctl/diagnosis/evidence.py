@@ -1,0 +1,67 @@
+"""How much a match proves: the confidence that `explain` shows, and why it is not sure.
+
+`tests/test_explain_measure.py` measures it: it takes the right failure out of the catalogue, and
+counts how often another one answers without a doubt.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from tpuctl.diagnosis.catalogue import Failure, exclusive_words, families
+from tpuctl.diagnosis.patterns import Pattern
+
+# With the right failure taken out, one pattern of fewer than 34 characters was wrong in 18 of 72
+# texts, two patterns in 7 of 311. What the catalogue is sure of was wrong in 2 of 50 from 24 on.
+_LONG_ENOUGH = {"high": 24, "medium": 34}
+_RAISED = re.compile(r"(?:E +)?[\w.]{1,80}(?:Error|Exception|Interrupt)(?::|$)")
+_ASIDE = re.compile(r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ')
+
+
+class Doubt(NamedTuple):
+    """How an answer that is not sure begins, and why it is not sure."""
+
+    title: str
+    reason: str
+
+
+def is_raised(line: str) -> bool:
+    """Whether a line is the last one of a traceback, with the exception and its message."""
+    return _RAISED.match(line.lstrip()) is not None
+
+
+def is_aside(lines: Sequence[str], at: int) -> bool:
+    """Whether a line is a frame of a traceback, its source, or a notice of a log."""
+    return any(_ASIDE.match(line) for line in lines[max(0, at - 1) : at + 1])
+
+
+def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool) -> str:
+    """Return how sure the answer is: the catalogue's word, or less where the evidence is thin."""
+    if doubt(failure, patterns, aside=aside):
+        return "low"
+    if failure.confidence == "high" and len(patterns) == 1 and not _is_exclusive(patterns):
+        return "medium"
+    return failure.confidence
+
+
+def doubt(failure: Failure, patterns: Collection[Pattern], *, aside: bool) -> Doubt | None:
+    """Say why a text does not prove a failure, if it does not."""
+    if failure.kind in ("unsure", "warning"):
+        return None
+    if aside:
+        reason = "The words stand in a frame or a notice, not in the last exception."
+        return Doubt("Not sure, nearest known failure", reason)
+    if failure.kind in ("wrapper", "general"):
+        return Doubt("Not sure why", "This message has several causes.")
+    if len(patterns) > 1 or _is_exclusive(patterns):
+        return None
+    longest = max(pattern.weight for pattern in patterns)
+    enough = _LONG_ENOUGH.get(failure.confidence)
+    if enough is None or longest < enough or failure.kind == "consequence":
+        reason = f"Only one phrase points to this; it is about: {families()[failure.family]}."
+        return Doubt("Not sure, nearest known failure", reason)
+    return None
+
+
+def _is_exclusive(patterns: Collection[Pattern]) -> bool:
+    return any(pattern.needs & exclusive_words() for pattern in patterns)
