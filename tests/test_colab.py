@@ -212,11 +212,26 @@ def test_the_guard_deletes_at_the_deadline_whatever_became_of_the_command(
 def test_the_guard_deletes_when_the_budget_is_spent(
     colab_world: ColabWorld, tpuctl: Tpuctl
 ) -> None:
-    colab = colab_world(scale=60)
+    colab = colab_world(scale=180)
     assert tpuctl(*NO_WAIT, "--max-units", "1").exit_code == 0
     wait_until(lambda: not ours(colab))
     spent = 100 - colab.account.balance
     assert 1 <= spent < 3
+
+
+def test_a_runtime_that_colab_takes_away_is_said_to_be_gone_there(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world(scale=60)
+    assert tpuctl(*NO_WAIT).exit_code == 0
+    promise = tpuctl("watch", "t1", "--dry-run", "--", "true").words
+    assert "if Colab takes it away, v5litepod-1 is created there again, for 3 units" in promise
+    colab.account.runtimes.clear()
+    for _ in range(2):
+        gone = tpuctl("show", "t1", "--json")
+        assert gone.exit_code == 1
+        assert "on Colab; it is gone: Colab took it away" in gone.document["errors"][0]["message"]
+    assert tpuctl(*NO_WAIT).exit_code == 0
 
 
 def test_a_guard_that_was_killed_is_started_again_by_the_next_command(
@@ -399,7 +414,7 @@ def test_watch_creates_a_runtime_again_that_was_taken_away(
 def test_watch_does_not_create_again_what_was_deleted_on_purpose(
     colab_world: ColabWorld, tpuctl: Tpuctl
 ) -> None:
-    colab = colab_world(scale=60)
+    colab = colab_world(scale=180)
     assert tpuctl(*CREATE, "--ttl", "40m").exit_code == 0
     ended = tpuctl("watch", "t1", "--json", "--", "sleep", "600")
     assert (ended.exit_code, ours(colab)) == (1, [])

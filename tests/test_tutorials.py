@@ -15,16 +15,22 @@ ROOT = Path(__file__).parents[1]
 WALKS = {
     "choose-a-tpu": ("types", "fit"),
     "cloud-tpus": ("emulator start", "create", "delete", "emulator stop"),
+    "colab-and-kaggle": ("offers", "create", "presize", "--on kaggle", "--on colab", "--on auto"),
     "colab": ("emulator start", "--provider colab", "--on colab", "delete", "emulator stop"),
     "emulator": ("emulator start", "emulator stop"),
     "how-detection-decides": ("--record", "--replay"),
-    "kaggle": ("emulator start", "presize", "--on kaggle", "emulator stop"),
+    "kaggle": ("emulator start", "--on kaggle", "emulator stop"),
     "port-a-notebook": ("lint", "--diff", "--fix"),
     "tutorial": ("doctor", "emulator start", "watch", "list", "emulator stop"),
     "workers": ("emulator start", "create", "delete", "emulator stop"),
     "gke": ("emulator start", "--on gke", "delete", "emulator stop"),
 }
-NEEDS = {"kaggle": "jax", "choose-a-tpu": "libtpu", "gke": "yaml", "port-a-notebook": "libcst"}
+NEEDS = {
+    "colab-and-kaggle": "jax",
+    "choose-a-tpu": "libtpu",
+    "gke": "yaml",
+    "port-a-notebook": "libcst",
+}
 MARK = "\x1e"
 
 

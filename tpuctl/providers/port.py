@@ -161,7 +161,7 @@ class Provider(Protocol):
         """Whether a TPU of this name was created here from this machine. Local."""
 
     def was_deleted(self, name: str) -> bool:
-        """Whether this machine has deleted what it had created under this name. Local."""
+        """Whether what this machine had created under this name is gone. Local."""
 
     def plan(self, options: CreateOptions) -> CreatePlan | HostedPlan:
         """Check the options, and read price, balance and quota; creates nothing."""

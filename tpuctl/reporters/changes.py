@@ -279,6 +279,10 @@ def render_watch_plan(plan: WatchPlan) -> str:
 
 def watch_promise(plan: WatchPlan) -> str:
     """Say what would be created after a preemption, where, and at what price."""
+    if plan.hosted_by:
+        rate = f", for {plan.units_per_hour:g} units per hour" if plan.units_per_hour else ""
+        kind = plan.accelerator_type
+        return f"if {plan.hosted_by} takes it away, {kind} is created there again{rate}."
     flags = (("spot", plan.spot), ("queued", plan.queued))
     kind = ", ".join([plan.accelerator_type, *(word for word, is_set in flags if is_set)])
     where = ", ".join(plan.zones) if plan.zones else "the first zone with capacity"

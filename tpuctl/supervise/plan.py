@@ -87,6 +87,8 @@ class WatchPlan(Outcome):
     watch_state: WatchState = field(metadata={"internal": True})
     spec: JobSpec = field(metadata={"internal": True})
     warnings: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    hosted_by: str | None = field(default=None, metadata={"internal": True})
+    units_per_hour: float | None = field(default=None, metadata={"internal": True})
 
     @property
     def creates_now(self) -> bool:
@@ -203,6 +205,8 @@ def plan_on_provider(
         goes_on_with=state.open.job if state.open else None,
         watch_state=state,
         spec=spec,
+        hosted_by=provider.abilities.title,
+        units_per_hour=found.units_per_hour if found else None,
     )
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from tpuctl.errors import TpuctlError
 from tpuctl.providers.colab.api import ColabApi
-from tpuctl.providers.colab.records import Record, Records, is_held
+from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records, is_held
 from tpuctl.start_python import child_environment, python_command
 from tpuctl.storage.local import ensure_folder
 
@@ -99,7 +99,7 @@ class Guard:
         if record.phase == "intended":
             return self._look_for_intended(record, now)
         if record.runtime_id not in runtimes:
-            self._records.forget(record)
+            self._records.forget(record, TAKEN_AWAY)
             return False
         states: dict[str, str] = {}
         with suppress(TpuctlError):

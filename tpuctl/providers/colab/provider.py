@@ -1,7 +1,6 @@
 """Google Colab as a provider of TPUs."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -25,7 +24,7 @@ from tpuctl.providers.colab import guard
 from tpuctl.providers.colab.api import ColabApi, Runtime, Units, accelerator_for, type_of
 from tpuctl.providers.colab.create import Creation, find_runtime, open_api
 from tpuctl.providers.colab.quote import NAME, balance_of, list_offers, plan_runtime
-from tpuctl.providers.colab.records import Record, Records
+from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records
 from tpuctl.providers.port import Abilities, HostedPlan, Login, ProviderOffer, Reached
 from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.hosts import EMULATED_PORT, Host
@@ -88,12 +87,11 @@ class Colab:
 
     def why_gone(self, name: str) -> str | None:
         """Return why its guard or a command has deleted a runtime."""
-        with suppress(OSError, ValueError):
-            return self._records.path(name, "gone").read_text(encoding="utf-8")
-        return None
+        why = self._records.why_gone(name)
+        return None if why == TAKEN_AWAY else why
 
     def _not_found(self, name: str) -> NotFoundError:
-        why = f"; it was deleted: {found}" if (found := self.why_gone(name)) else ""
+        why = f"; it is gone: {found}" if (found := self._records.why_gone(name)) else ""
         hint = "tpuctl list --provider colab"
         return NotFoundError(f"There is no runtime {name} on Colab{why}.", hint=hint)
 
@@ -114,8 +112,8 @@ class Colab:
         return self._records.find(name) is not None
 
     def was_deleted(self, name: str) -> bool:
-        """Whether a command or its guard has deleted a runtime of this name."""
-        return self.why_gone(name) is not None
+        """Whether a runtime of ours had this name."""
+        return self._records.why_gone(name) is not None
 
     def plan(self, options: CreateOptions) -> HostedPlan:
         """Check the type, and read what the account may have and what is left."""
@@ -195,7 +193,7 @@ class Colab:
         alive = {each.id for each in runtimes}
         for record in self._records.all():
             if record.phase == "running" and record.runtime_id not in alive:
-                self._records.forget(record)
+                self._records.forget(record, TAKEN_AWAY)
             else:
                 guard.start_guard(self._records, record.name)
         return self._records.all()

@@ -16,6 +16,7 @@ from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
 
 SCHEMA = "tpuctl-colab/1"
+TAKEN_AWAY = "Colab took it away"
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,19 @@ class Records:
     def forget(self, record: Record, why: str = "") -> None:
         """Remove a record of which nothing is left; a later one of that name stays.
 
-        `why` tells a `watch` that the runtime was not taken away, but deleted on purpose.
+        `why` is what became of the runtime; without it there was none.
         """
         now = self.find(record.name)
         if now and now.key == record.key:
             if why:
                 write_atomically(self.path(record.name, "gone"), why, private=True)
             self.path(record.name).unlink(missing_ok=True)
+
+    def why_gone(self, name: str) -> str | None:
+        """Return what became of a runtime that we had; None if nothing is known."""
+        with suppress(OSError, ValueError):
+            return self.path(name, "gone").read_text(encoding="utf-8")
+        return None
 
     @contextmanager
     def creating(self, name: str) -> Iterator[None]:

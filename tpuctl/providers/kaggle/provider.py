@@ -157,7 +157,7 @@ class Kaggle:
                 reason = f"it is not followed; it ends by {ends}: tpuctl logs {run.name} --follow"
                 deletion = replace(deletion, outcome="left_alone")
             else:
-                reason = "finished, and its output is here"
+                reason = "its output is here"
                 if run.phase != "home":
                     reason = f"finished, its output is not here: tpuctl logs {run.name} --follow"
                     deletion = replace(deletion, outcome="left_alone")
