@@ -33,10 +33,10 @@ demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, prof
 test: test-quick test-heavy  ## Everything CI can bear.
 
 test-quick: $(READY)  ## Without TensorFlow, a network and clients of others; under a minute.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients'
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
 
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m '(tf or aot or slow) and not hosted'
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m '(tf or aot or slow) and not hosted and not soak'
 
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
@@ -133,7 +133,7 @@ bench-pipelines: $(READY)  ## profile run on pipelines after public ones, with P
 
 soak: $(READY)  ## Interrupt every command at every point, in every way; watch for a day. Hours.
 	$(BIN)/python -m tests.soak
-	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest tests/test_gce_kills.py
+	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest -m soak
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)

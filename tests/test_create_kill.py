@@ -132,8 +132,10 @@ OPTIONS = {"name": "t1", "accelerator_type": "v5e-8", "zones": [A, B]}
     ("scenario", "options", "timeout_s", "lands"),
     [
         pytest.param(SEARCH, OPTIONS, 1e6, True, id="search"),
-        pytest.param(RACE, OPTIONS | {"queued": True}, 1e6, True, id="race"),
-        pytest.param(SLOW, OPTIONS, 31.0, False, id="deadline"),
+        pytest.param(
+            RACE, OPTIONS | {"queued": True}, 1e6, True, id="race", marks=pytest.mark.soak
+        ),
+        pytest.param(SLOW, OPTIONS, 31.0, False, id="deadline", marks=pytest.mark.soak),
     ],
 )
 def test_killed_at_any_step_nothing_is_billed_that_is_not_known(

@@ -79,7 +79,7 @@ def test_every_encoding_is_read_as_its_readers_read_it(photos: Path, tmp_path: P
     assert seen == {**tf_data, "webp": "iterable"}
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.soak), "jax"])
 def test_the_template_trains_on_shards_of_a_bucket(
     bucket: str, tpuctl: Tpuctl, tmp_path: Path, framework: str
 ) -> None:

@@ -20,7 +20,7 @@ from tests.gce_world import PLAIN, ZONE, GceWorld, open_gce
 from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE
 from tpuctl.emulator.methods import Call, Document
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 FAST = {**PLAIN, "time_scale": 500, "delete_s": 20}
 # So that a create is also killed while its machines are being made.

@@ -250,7 +250,7 @@ def _(at: Bench) -> Any:
     )
 
 
-@twin("profile watch", *needs("tensorflow"), pytest.mark.slow, by_kind=True)
+@twin("profile watch", *needs("tensorflow"), pytest.mark.soak, by_kind=True)
 def _(at: Bench) -> Any:
     script = str(at.file("training.py", TRAINING))
     return (
@@ -317,7 +317,7 @@ def _(at: Bench) -> Any:
     return [shards, "--sheet", sheet], lambda: library.data.show(shards, sheet=sheet)
 
 
-@twin("data serve", *needs("tensorflow"), pytest.mark.slow)
+@twin("data serve", *needs("tensorflow"), pytest.mark.soak)
 def _(at: Bench) -> Any:
     def until_ready() -> Any:
         seen: list[Any] = []
@@ -379,7 +379,7 @@ def _(at: Bench) -> Any:
     )
 
 
-@twin("bench", *needs("tensorflow"), pytest.mark.slow, by_kind=True)
+@twin("bench", *needs("tensorflow"), pytest.mark.soak, by_kind=True)
 def _(at: Bench) -> Any:
     return (
         ["--batch", "32", "--epochs", "2", "--examples", "64", "--framework", "tensorflow"],
@@ -431,7 +431,7 @@ COMMANDS = [each for entry in CONTENTS for each in commands((entry.name,), progr
 
 def test_every_command_has_a_twin() -> None:
     assert COMMANDS
-    # A demo takes a minute: test_demo.py compares its own.
+    # A demo takes a minute: test_demo.py runs it from both.
     assert {*TWINS, "demo"} == set(COMMANDS)
 
 

@@ -79,7 +79,13 @@ def test_the_images_template_learns_from_shards(tmp_path: Path, shards: Path) ->
     assert result["test_accuracy"] == result["epochs"][-1]["val_accuracy"] > 0.5
 
 
-@pytest.mark.parametrize(("template", "backend"), [("images", "tensorflow"), ("jax-images", "jax")])
+@pytest.mark.parametrize(
+    ("template", "backend"),
+    [
+        pytest.param("images", "tensorflow", marks=pytest.mark.soak),
+        ("jax-images", "jax"),
+    ],
+)
 def test_the_finder_suggests_a_rate_and_leaves_the_run_alone(
     tmp_path: Path, template: str, backend: str
 ) -> None:
@@ -121,6 +127,7 @@ def test_the_images_template_reads_what_data_cache_kept_another_variant_in_each_
     assert result["epochs"][-1]["accuracy"] > 0.9
 
 
+@pytest.mark.soak
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     options = ("--data", "fake", "--examples", 64, "--batch-size", 32, "--steps", 2)
     one = train("fashion-mnist", "jax", tmp_path / "1", *options)
@@ -128,6 +135,7 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     assert different(weights(Path(one["model"])), weights(Path(two["model"])))
 
 
+@pytest.mark.soak
 def test_fashion_mnist_learns_on_two_replicas_and_both_worked(tmp_path: Path, digits: Path) -> None:
     """What its docstring says of one device: 88 %."""
     result = train("fashion-mnist", "tensorflow", tmp_path, "--data", digits, "--cpu-devices", 2)

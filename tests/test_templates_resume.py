@@ -34,7 +34,9 @@ SHARDS = ("--data", "shards", "--batch-size", 16)
     ("template", "backend", "number", "exit_code", "after", "options"),
     [
         ("mnist-cnn", "tensorflow", signal.SIGTERM, 143, "Epoch 2", SMALL),
-        ("mnist-cnn", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL),
+        pytest.param(
+            "mnist-cnn", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL, marks=pytest.mark.soak
+        ),
         ("images", "tensorflow", signal.SIGKILL, -9, "Epoch 2", SHARDS),
     ],
 )
@@ -69,7 +71,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
 
 
-@pytest.mark.parametrize("template", ["mnist-cnn", "images"])
+@pytest.mark.parametrize("template", ["mnist-cnn", pytest.param("images", marks=pytest.mark.soak)])
 def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
     tmp_path: Path, template: str
 ) -> None:
