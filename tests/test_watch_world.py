@@ -1,6 +1,8 @@
 """A watch from its beginning to its end, on emulated TPUs with real SSH; struck in every phase."""
 
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("asyncssh")
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
@@ -29,6 +32,7 @@ from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.codec import to_plain
 from tpuctl.errors import AlreadyExistsError, NotFoundError
 from tpuctl.remote.keys import key_for_tpus
+from tpuctl.reporters.changes import render_watched
 from tpuctl.settings import state_dir
 from tpuctl.supervise.plan import WatchOptions
 
@@ -84,7 +88,7 @@ def test_preempted_out_of_a_queue_it_waits_in_line_again(tmp_path: Path) -> None
 
 
 def test_a_deletion_whose_reply_is_lost_or_that_fails_is_carried_out_all_the_same(
-    tmp_path: Path,
+    tmp_path: Path, golden: Callable[[str, str], None]
 ) -> None:
     faults: list[dict[str, Any]] = [
         preempt(every=True),
@@ -96,6 +100,11 @@ def test_a_deletion_whose_reply_is_lost_or_that_fails_is_carried_out_all_the_sam
         world.strikes = {"before follow": LATER_S, "after start": LATER_S}
         ended = world.watch()
     assert world.causes(ended) == ["preempted", "preempted", "done"]
+    screen = io.StringIO()
+    Console(width=80, file=screen).print(render_watched(ended))
+    shown = re.sub(f"({ZONE}  ).{{7}}", r"\1…      ", screen.getvalue())
+    notes = re.sub(r"watch-\w+", "watch-ID", "\n".join(world.notes))
+    golden("watch.txt", f"{notes}\n{shown}")
 
 
 def test_where_there_is_none_left_other_zones_are_tried_for_as_long_as_it_takes(
