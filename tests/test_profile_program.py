@@ -16,6 +16,7 @@ from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.program import run
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
 from tpuctl.profiling.program.run import is_program, profile_program
@@ -285,3 +286,12 @@ def test_a_module_is_patched_right_after_its_import(
 
     assert seen == [1]
     assert json.dumps(patient.value) == "1"
+
+
+def test_a_program_without_a_step_is_told_so_while_it_runs(
+    program: Program, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "TELL_AFTER_S", 0.0)
+    with pytest.raises(TargetError, match="no training step was found"):
+        profile_program(program("import time\nwhile True: time.sleep(0.1)"), limit_s=1)
+    assert capfd.readouterr().err.count("goes on until it ends or you press Ctrl-C") == 1

@@ -25,6 +25,7 @@ LOOK_EVERY_S = 0.25
 # stdout is for the result, so the program's output goes to stderr.
 STDERR = 2
 SHOW_EVERY_S = 1.0
+TELL_AFTER_S = 60.0
 HOOK = Path(__file__).with_name("hook")
 FOLDER = "TPUCTL_PROFILE_FOLDER"
 FEW_BATCHES = f"Train on more than {WARM_STEPS + 2} batches; the first ones are left out."
@@ -32,6 +33,7 @@ NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
     "tpuctl.profile() in the program for anything else."
 )
+UNSEEN = f"The program goes on until it ends or you press Ctrl-C. {NO_STEPS}"
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -72,6 +74,7 @@ def profile_program(
         _started(command, str(scratch.path)) as process,
     ):
         measured, last_s, end_s = None, 0.0, time.monotonic() + (limit_s or math.inf)
+        tell_s = time.monotonic() + TELL_AFTER_S
         while process.poll() is None and not _is_enough(measured, steps, seconds):
             if (left_s := end_s - time.monotonic()) <= 0:
                 break
@@ -81,6 +84,9 @@ def profile_program(
                 # A program that hangs from now on reports no more steps.
                 end_s = min(end_s, time.monotonic() + seconds)
             measured = seen or measured
+            if measured is None and time.monotonic() > tell_s:
+                tell_s = math.inf
+                print(f"tpuctl: no training step in {TELL_AFTER_S:g} s. {UNSEEN}", file=sys.stderr)
             if on_look and measured and time.monotonic() - last_s >= SHOW_EVERY_S:
                 last_s = time.monotonic()
                 on_look(conclude(measured, target=name))
