@@ -86,7 +86,7 @@ def profile_program(
             measured = seen or measured
             if measured is None and time.monotonic() > tell_s:
                 tell_s = math.inf
-                print(f"tpuctl: no training step in {TELL_AFTER_S:g} s. {UNSEEN}", file=sys.stderr)
+                sys.stderr.write(f"tpuctl: no training step in {TELL_AFTER_S:g} s. {UNSEEN}\n")
             if on_look and measured and time.monotonic() - last_s >= SHOW_EVERY_S:
                 last_s = time.monotonic()
                 on_look(conclude(measured, target=name))
