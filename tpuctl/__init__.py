@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tpuctl.api.cloud import quota as quota
     from tpuctl.api.cloud import show as show
     from tpuctl.api.cloud import wait as wait
+    from tpuctl.api.launch import launch as launch
     from tpuctl.api.machine import config as config
     from tpuctl.api.machine import doctor as doctor
     from tpuctl.api.machine import explain as explain
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from tpuctl.api.profile import profile as profile
     from tpuctl.api.training import bench as bench
     from tpuctl.api.training import fit as fit
-    from tpuctl.api.training import launch as launch
     from tpuctl.api.training import lint as lint
     from tpuctl.api.training import predict as predict
     from tpuctl.api.training import templates as templates
@@ -73,7 +73,8 @@ _MODULES = {
     "api.watch": "watch",
     "api.workers": "Workers run cp logs jobs stop free top ssh",
     "api.profile": "profile ProfileCallback",
-    "api.training": "fit launch lint templates bench predict",
+    "api.launch": "launch",
+    "api.training": "fit lint templates bench predict",
     "providers.gke.manifest": "GkeOptions",
     "notebook.magics": "load_ipython_extension",
     "training.strategies": "strategy",

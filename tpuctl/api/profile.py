@@ -186,7 +186,7 @@ def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
     from tempfile import TemporaryDirectory
 
     from tpuctl.api.colab import colab_type, runtime_name
-    from tpuctl.api.training import launch
+    from tpuctl.api.launch import launch
     from tpuctl.api.workers import Workers, cp, print_output
     from tpuctl.errors import NotFoundError, TargetError
     from tpuctl.profiling.program.run import NO_STEPS

@@ -1,0 +1,305 @@
+"""`launch` from Python: here, on workers, on Kaggle, Colab or GKE, or where there is a TPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.api.colab import colab_type, launch_on_colab
+from tpuctl.api.gke import GKE, launch_on_gke
+from tpuctl.api.hosted import (
+    AUTO,
+    AUTO_TTL_S,
+    confirm_paid,
+    is_kaggle,
+    launch_auto,
+    launch_on_kaggle,
+    plan_auto,
+    reach_or_suggest,
+)
+from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
+from tpuctl.errors import UsageError
+from tpuctl.progress import OnProgress, message, silent
+from tpuctl.remote.hosts import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
+    from tpuctl.providers.gke.manifest import GkeOptions
+    from tpuctl.providers.gke.runs import ClusterPlan
+    from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
+    from tpuctl.providers.kaggle.runs import KagglePlan
+    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.port import HostedPlan
+    from tpuctl.remote.copy_plan import CopyResults
+    from tpuctl.remote.jobs import StartedJob
+    from tpuctl.remote.logs import Logs
+    from tpuctl.remote.output import Sink
+    from tpuctl.training.plan import LaunchPlan
+    from tpuctl.training.remote_launch import RemotePlan
+    from tpuctl.training.run import Training
+
+    Launched = (
+        LaunchPlan | RemotePlan | Training | CopyResults | StartedJob | Logs | KagglePlan
+        | StartedRun | HostedRun | AutoPlan | HostedPlan | ClusterPlan
+        | StartedClusterRun | ClusterRun
+    )  # fmt: skip
+
+
+def launch(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    on: str | Workers = LOCAL,
+    settings: Sequence[str] = (),
+    framework: str = "auto",
+    strategy: str = "auto",
+    cpu_devices: int | None = None,
+    code: Path | None = None,
+    env: Sequence[str] = (),
+    detach: bool = False,
+    job: str | None = None,
+    check: bool | None = None,
+    include_secrets: bool = False,
+    resume: str | None = None,
+    ttl_s: float | None = None,
+    max_usd: float | None = None,
+    gke: GkeOptions | None = None,
+    dry_run: bool = False,
+    confirm: Callable[[Any], None] = lambda plan: None,
+    log: int | None = None,
+    sink: Sink = print_output,
+    on_progress: OnProgress = silent,
+) -> Launched:
+    """Train a template or a script with the right strategy: here, on a TPU's workers, on Kaggle.
+
+    Args:
+        script: Name of a template, or path of a script.
+        arguments: Passed on to the script as they are.
+        on: "local", a TPU's name, Workers, "kaggle", "colab", "colab:v6e-1", "gke" or "auto".
+        settings: Flags of the script, as K=V.
+        include_secrets: Copy files of `code` that may hold keys or passwords, too.
+        resume: Folder with checkpoints that the job begins with; on Kaggle also "last" or a run.
+        ttl_s: Time limit of the session on Kaggle or of an attempt on GKE, or time to live of the
+            runtime on Colab.
+        max_usd: With "auto": budget in dollars; without it, only what is free or prepaid is used.
+        gke: With "gke": the TPU, and how the cluster runs the job.
+        confirm: Called with the plan before units or dollars are spent; raise an exception to stop.
+        log: File descriptor for the output of a script on this machine; by default stdout.
+        sink: Receives the output of workers.
+        on_progress: Called with progress, and the reasons for the plan.
+    """
+    asked = _Asked(**{**locals(), "script": str(script), "workers": as_workers(on)})
+    place = None if asked.workers.hosts else asked.workers.name
+    if place == AUTO:
+        return _launch_anywhere(asked)
+    asked.refuse("here", "max_usd", hint="It is for --on auto.")
+    if place == GKE:
+        return _launch_on_gke(asked)
+    if gke:
+        refuse_unused(gke.changed, "here", hint="It is for --on gke.")
+    if place and is_kaggle(place):
+        return _launch_on_kaggle(asked)
+    if place and colab_type(place):
+        return _launch_on_colab(asked)
+    asked.refuse("here", "resume", hint="It is for --on kaggle and --on colab.")
+    asked.refuse("here", "ttl_s", hint="It is for --on kaggle, colab and gke.")
+    return _launch_here(asked) if place == LOCAL else _launch_on_workers(asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The arguments of `launch`, where those are the workers that `on` means."""
+
+    script: str
+    arguments: Sequence[str]
+    workers: Workers
+    on: str | Workers
+    settings: Sequence[str]
+    framework: str
+    strategy: str
+    cpu_devices: int | None
+    code: Path | None
+    env: Sequence[str]
+    detach: bool
+    job: str | None
+    check: bool | None
+    include_secrets: bool
+    resume: str | None
+    ttl_s: float | None
+    max_usd: float | None
+    gke: GkeOptions | None
+    dry_run: bool
+    confirm: Callable[[Any], None]
+    log: int | None
+    sink: Sink
+    on_progress: OnProgress
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What a training is planned with, wherever it runs."""
+        return {
+            "framework": self.framework,
+            "strategy": self.strategy,
+            "settings": list(self.settings),
+            "arguments": list(self.arguments),
+        }
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        from tpuctl.remote.run import plan_command
+
+        return plan_command(["-"], env=list(self.env)).env
+
+    @property
+    def checks(self) -> bool:
+        return self.check is not False
+
+    def shared(self, *names: str) -> dict[str, Any]:
+        """Return these arguments by name."""
+        return {name: getattr(self, name) for name in names}
+
+    def refuse(self, where: str, *names: str, hint: str = "") -> None:
+        """Raise UsageError for arguments that were given and have no effect there."""
+        given = {_flag(name): getattr(self, name) or None for name in names}
+        if "check" in names:
+            given["--no-check"] = self.check is False
+        refuse_unused(given, where, hint=hint)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.removesuffix("_s").replace("_", "-")
+
+
+def _launch_anywhere(asked: _Asked) -> Launched:
+    workers = asked.workers
+    refuse_unused({"--detach": asked.detach, "--zone": workers.zone}, "with --on auto")
+    plan = plan_auto(asked.script, max_usd=asked.max_usd, project=workers.project)
+    if asked.dry_run:
+        return plan
+    confirm_paid(plan, asked.confirm)
+    same = asked.shared(
+        "settings", "framework", "strategy", "code", "env", "job", "check", "log",
+        "include_secrets", "sink", "on_progress",
+    )  # fmt: skip
+    return launch_auto(  # type: ignore[no-any-return]
+        plan,
+        lambda name, alone: launch(
+            asked.script,
+            asked.arguments,
+            on=name,
+            detach=alone,
+            ttl_s=AUTO_TTL_S if colab_type(name) else None,
+            **same,
+        ),
+        max_usd=asked.max_usd,
+        project=workers.project,
+        sink=asked.sink,
+        on_progress=asked.on_progress,
+    )
+
+
+def _launch_on_gke(asked: _Asked) -> Launched:
+    from tpuctl.providers.gke.manifest import GkeOptions
+
+    asked.refuse("on GKE", "cpu_devices", "resume", "include_secrets")
+    asked.workers.refuse_login("on GKE")
+    where = replace(asked.gke or GkeOptions(), env=asked.variables, check=asked.checks)
+    same = asked.shared("code", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress")
+    return launch_on_gke(asked.script, asked.training, where, **same)
+
+
+def _launch_on_kaggle(asked: _Asked) -> Launched:
+    asked.refuse("on Kaggle", "cpu_devices", "env", "check", "include_secrets")
+    asked.workers.refuse_login("on Kaggle")
+    same = asked.shared(
+        "code", "resume", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress"
+    )
+    return launch_on_kaggle(asked.script, asked.training, **same)
+
+
+def _launch_on_colab(asked: _Asked) -> Launched:
+    asked.refuse("on Colab", "cpu_devices")
+    asked.workers.refuse_login("on Colab")
+    same = asked.shared(
+        "code", "ttl_s", "detach", "job", "include_secrets", "dry_run", "resume", "confirm",
+        "sink", "on_progress",
+    )  # fmt: skip
+    return launch_on_colab(
+        asked.script,
+        asked.training,
+        accelerator_type=str(colab_type(asked.workers.name)),
+        env=asked.variables,
+        check=asked.checks,
+        on_warning=asked.workers.on_warning,
+        **same,
+    )
+
+
+def _launch_here(asked: _Asked) -> LaunchPlan | Training:
+    from tpuctl.diagnosis.diagnose import diagnose
+    from tpuctl.runtime.live import live_machine
+    from tpuctl.training.plan import plan_training
+
+    if asked.detach or asked.code or asked.env or asked.job or asked.include_secrets:
+        raise UsageError(
+            "--detach, --code, --env, --job and --include-secrets need workers.",
+            hint="Add --on NAME.",
+        )
+    asked.workers.refuse_login("without --on")
+    asked.refuse("without --on", "check")
+    options = {**asked.training, "cpu_devices": asked.cpu_devices}
+    if not asked.dry_run:
+        copied = [_with_copy(asked.script, each, asked.on_progress) for each in asked.settings]
+        options["settings"] = copied
+    plan = plan_training(asked.script, diagnose(live_machine()), **options)
+    if asked.dry_run:
+        return plan
+    from tpuctl.training.watched import watch_training
+
+    _show_reasons(plan, asked.on_progress)
+    return watch_training(plan, log=asked.log)
+
+
+def _launch_on_workers(asked: _Asked) -> Launched:
+    from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
+
+    if asked.cpu_devices:
+        raise UsageError("--cpu-devices splits the CPU of this machine.", hint="Leave out --on.")
+    variables = asked.variables
+    hosts, access, node = reach_or_suggest(asked.workers)
+    plan = plan_on_workers(
+        asked.script, hosts, access, node=node, code=asked.code, env=variables, **asked.training
+    )
+    if asked.dry_run:
+        return plan
+    note = _show_reasons(plan, asked.on_progress)
+    same = asked.shared("job", "detach", "include_secrets", "sink", "on_progress")
+    return train_on_workers(plan, access, check=asked.checks, note=note, **same)
+
+
+def _with_copy(script: str, setting: str, on_progress: OnProgress) -> str:
+    """Replace a template's shards in a bucket by a copy of them on this machine."""
+    from tpuctl.datasets.places import bucket_of
+    from tpuctl.training.plan import find_script
+
+    name, _, place = setting.partition("=")
+    address = bucket_of(place) if name.lstrip("-") == "data" else None
+    if address is None or not find_script(script).reads_shards:
+        return setting
+    from tpuctl.datasets.local_copies import copy_data_set
+
+    copy = copy_data_set(address, on_progress=on_progress)
+    on_progress(message(f"Reading {address} from its local copy, {copy.path}."))
+    return f"{name}={copy.path}"
+
+
+def _show_reasons(plan: LaunchPlan, on_progress: OnProgress) -> Callable[[str], None]:
+    def note(text: str) -> None:
+        on_progress(message(text))
+
+    for reason in plan.because:
+        note(reason)
+    return note
