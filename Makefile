@@ -36,7 +36,7 @@ test-quick: $(READY)  ## Without TensorFlow, a network and clients of others; un
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
 
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m '(tf or aot or slow) and not hosted and not soak'
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m '(tf or aot or slow) and not hosted and not soak'
 
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

@@ -38,6 +38,8 @@ COLAB: dict[str, tuple[str, ...]] = {
     "run": ("run", "t1", "--", "true"),
     "delete": ("delete", "t1", "--yes"),
 }
+# Without a connection that another command has left open.
+BEFORE = {"run": (*CREATE, "--no-wait"), "delete": CREATE}
 KAGGLE: dict[str, tuple[str, ...]] = {
     "launch": (*LAUNCH, "kaggle"),
     "send": (*LAUNCH, "kaggle", "--set", "data=noise.bin"),
@@ -47,10 +49,10 @@ KAGGLE: dict[str, tuple[str, ...]] = {
 }
 COMMANDS = {"colab": COLAB, "kaggle": KAGGLE}
 REQUESTS: dict[str, dict[str, Sequence[int]]] = {
-    "colab": {"create": range(9), "launch": range(16), "run": range(4), "delete": range(6)},
+    "colab": {"create": range(9), "launch": range(16), "run": range(2), "delete": range(5)},
     # `send` is `launch` but for its data set.
     "kaggle": {
-        "launch": range(12), "send": (*range(3, 9), 18), "logs": range(9), "delete": range(6),
+        "launch": range(12), "send": (*range(3, 9), 18), "logs": range(7), "delete": range(6),
         "gc": range(6),
     },
 }  # fmt: skip
@@ -175,8 +177,8 @@ def test_whatever_happens_at_any_request_to_colab_nothing_is_lost(
     colab = colab_world({"capacity": 3})
     monkeypatch.chdir(tmp_path)
     Path("job.py").write_text(JOB)
-    if name in ("run", "delete"):
-        assert tpuctl(*CREATE).exit_code == 0
+    if name in BEFORE:
+        assert tpuctl(*BEFORE[name]).exit_code == 0
     striker = Striker(at, blow)
     striker.watch_colab(monkeypatch)
     striker.run(COLAB[name], is_cut_long=name == "delete")
@@ -282,8 +284,8 @@ def test_every_point_is_within_its_command(
         monkeypatch.chdir(tmp_path)
         Path("job.py").write_text(JOB)
         words = COLAB[name]
-        if name in ("run", "delete"):
-            assert tpuctl(*CREATE).exit_code == 0
+        if name in BEFORE:
+            assert tpuctl(*BEFORE[name]).exit_code == 0
         striker.watch_colab(monkeypatch)
     striker.run(words, is_cut_long=False)
     assert striker.exit_code == 0

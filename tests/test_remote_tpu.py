@@ -1,7 +1,10 @@
 """Workers of an emulated TPU by its name: from the API to real SSH and back."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +194,18 @@ def test_our_own_key_is_made_once_and_only_ours_to_read(tmp_path: Path) -> None:
     assert key_for_tpus(tmp_path) == pair
     assert pair.path.stat().st_mode & 0o077 == 0
     assert pair.path.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
+def test_commands_that_make_the_key_at_once_use_the_same_one(tmp_path: Path) -> None:
+    for number in range(5):
+        folder = tmp_path / str(number)
+        with ThreadPoolExecutor(4) as pool:
+            pairs = set(pool.map(key_for_tpus, [folder] * 4))
+        assert len(pairs) == 1
+        public = ["ssh-keygen", "-y", "-f", str(pairs.pop().path)]
+        written = (folder / "ssh" / "id_tpuctl.pub").read_text().split()[:2]
+        assert subprocess.check_output(public, text=True).split()[:2] == written
 
 
 def test_gclouds_key_is_used_where_there_is_one(tmp_path: Path) -> None:

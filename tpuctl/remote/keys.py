@@ -27,7 +27,7 @@ from tpuctl.errors import (
 from tpuctl.remote.access import Access, HostKeys, learn_host_keys
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host
-from tpuctl.storage.local import remove_stale_parts, write_atomically
+from tpuctl.storage.local import ensure_folder, locked, remove_stale_parts, write_atomically
 
 NEW_KEY_S = 90.0
 """How long a TPU's workers may take to get a new key from their metadata server."""
@@ -276,11 +276,16 @@ def _key_pairs(paths: Iterable[Path]) -> Iterator[KeyPair]:
 
 
 def _create_key(path: Path) -> KeyPair:
-    """Create a key that only its owner can read."""
+    """Create a key that only its owner can read, unless another process has just done so."""
     from tpuctl.remote._private_keys import new_key
 
-    remove_stale_parts(path.parent)
-    private, public = new_key()
-    write_atomically(path.with_name(f"{path.name}.pub"), f"{public} tpuctl\n", private=True)
-    write_atomically(path, private, private=True)
-    return KeyPair(path, f"{public} tpuctl")
+    ensure_folder(path.parent, private=True)
+    # Two at once would leave the public half of one beside the private half of the other.
+    with locked(path.parent / "lock", wait_s=60, busy=f"Another command creates {path}."):
+        if not (pair := next(_key_pairs((path,)), None)):
+            remove_stale_parts(path.parent)
+            private, public = new_key()
+            pair = KeyPair(path, f"{public} tpuctl")
+            write_atomically(path.with_name(f"{path.name}.pub"), f"{pair.public}\n", private=True)
+            write_atomically(path, private, private=True)
+    return pair
