@@ -472,7 +472,7 @@ def test_a_type_costs_what_was_measured_and_a_deleted_runtime_is_told_from_an_un
     assert (offer["provider"], offer["units_per_hour"]) == ("colab", 3.0)
     gone = tpuctl("top", "t1", "--once", "--json").document["errors"][0]
     assert gone["message"] == (
-        "There is no runtime t1 on Colab; it was deleted: its time to live is over."
+        "There is no runtime t1 on Colab; it is gone: its time to live is over."
     )
     assert "No TPUs on Colab." in tpuctl("list", "--provider", "colab").stdout
 

@@ -157,7 +157,9 @@ def test_a_phone_shows_the_whole_page_and_paper_every_table(
     assert browser.evaluate(f"{thick}.every((style) => parseInt(style.strokeWidth) >= 20)")
     set_screen(browser, 680, "dark", "print")
     browser.evaluate("dispatchEvent(new Event('beforeprint'))")
-    cut = "[...document.querySelectorAll('main *')].filter((one) => one.scrollWidth > 681)"
+    # Inside a drawing, widths are in its own units, whatever it is scaled to.
+    right = "one.ownerSVGElement ? one.getBoundingClientRect().right : one.scrollWidth"
+    cut = f"[...document.querySelectorAll('main *')].filter((one) => ({right}) > 681)"
     # The charts are drawn again for the new width, a frame later.
     wait_until(lambda: browser.evaluate(f"{cut}.map((one) => one.outerHTML.slice(0, 80))") == [])
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == (
