@@ -233,7 +233,12 @@ def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> Non
 
 @pytest.mark.parametrize(
     ("number", "code", "says"),
-    [(errno.EIO, "write_failed", "Could not use notes: Input/output error."), (0, "bug", "")],
+    [
+        (errno.EIO, "write_failed", "Could not use notes: Input/output error."),
+        (errno.ENAMETOOLONG, "write_failed", "Could not use notes: File name too long."),
+        (errno.ENOTDIR, "write_failed", "Could not use notes: Not a directory."),
+        (0, "bug", ""),
+    ],
 )
 def test_trouble_of_the_machine_is_an_error_and_not_a_bug(
     number: int, code: str, says: str, capsys: pytest.CaptureFixture[str]
