@@ -226,5 +226,6 @@ def test_a_state_folder_below_a_file_is_not_taken_for_an_unreachable_worker(
     tpuctl: Tpuctl, at_home: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "train.py" / "state"))
-    with pytest.raises(NotADirectoryError):
-        tpuctl("run", "--host", "me@127.0.0.1:1", "--", "true")
+    result = tpuctl("run", "--host", "me@127.0.0.1:1", "--", "true")
+    assert result.exit_code == 1
+    assert "Not a directory" in result.stderr
