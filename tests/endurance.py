@@ -26,7 +26,7 @@ from tpuctl.supervise.models import TpuObservation
 
 STEP_S = 30.0
 # With the time to notice and to create it again, a preemption every 20 minutes.
-LIFE_S = 1080.0
+LIFE_S = 960.0
 EVENT = NodeEvent("*", "*", "preempt", 0, 1, False, 0, 0)
 
 TRAIN = """

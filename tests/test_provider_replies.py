@@ -1,6 +1,7 @@
 """Colab and Kaggle may answer with any JSON and any header: an answer or one of our errors."""
 
 import http.client
+import itertools
 import json
 import os
 import random
@@ -35,7 +36,9 @@ from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.service_clock import EMULATED_SCALE, EMULATED_TIME
 from tpuctl.errors import InvalidInputError, TpuctlError, UnavailableError
 from tpuctl.providers.colab._planes import open_plane
-from tpuctl.providers.gke.client import find_context
+from tpuctl.providers.gke._kubeconfig import Context
+from tpuctl.providers.gke.client import Cluster, find_context
+from tpuctl.providers.gke.follow import Follower
 from tpuctl.providers.gke.provider import Gke
 from tpuctl.providers.kaggle.client import KaggleClient
 from tpuctl.providers.kaggle.follow import _place
@@ -364,3 +367,24 @@ def test_an_address_that_cannot_be_read_is_refused(
     for read in (find_context, find_endpoint):
         with pytest.raises(InvalidInputError):
             read()
+
+
+def test_a_cluster_that_tells_of_endless_restarts_is_not_believed(tmp_path: Path) -> None:
+    cluster = Cluster(Context("c", "n", {"server": "https://127.0.0.1:1"}, {}))
+    follower = Follower(cluster, "t1", lambda *_: None, lambda _: None)
+    follower._observe({"status": {"restarts": 10**12}}, [])
+    assert len(follower._attempts) < 10**6
+
+
+def test_a_kubeconfig_that_expands_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["a: &a [x, x]"]
+    for before, after in itertools.pairwise("abcdefghij"):
+        lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]")
+    lines += ["current-context: c", "contexts: [{name: c, context: {cluster: k}}]"]
+    lines += ["clusters: [{name: k, cluster: {server: *j}}]"]
+    (tmp_path / "config").write_text("\n".join(lines))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(InvalidInputError, match="alias"):
+        find_context()

@@ -8,7 +8,7 @@ from tpuctl.start_python import leave_out_current_folder
 
 def main() -> None:
     """Run the command line without the current folder on Python's path."""
-    # Ctrl-C during the imports and while Python tidies up just ends the process, without a traceback.
+    # Ctrl-C while Python imports or tidies up just ends the process, without a traceback.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

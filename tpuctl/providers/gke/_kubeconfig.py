@@ -82,9 +82,18 @@ def find_context(name: str | None = None) -> Context:
     return context
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses aliases: with them, a few lines stand for a text of any length."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it contains a YAML alias")
+        return super().compose_node(parent, index)
+
+
 def _read(path: Path) -> Part:
     try:
-        document = yaml.safe_load(read_limited(path, _LARGEST)) or {}
+        document = yaml.load(read_limited(path, _LARGEST), _Loader) or {}  # noqa: S506 (a SafeLoader)
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
