@@ -1,10 +1,12 @@
 """Colab and Kaggle may answer with any JSON and any header: an answer or one of our errors."""
 
+import gzip
 import http.client
 import itertools
 import json
 import os
 import random
+import resource
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -289,6 +291,21 @@ def test_an_answer_without_end_is_not_read_to_its_end(
         liar.reply = lambda *_: (200, b"[" + b"0," * (8 << 20), {})  # type: ignore[method-assign]
         with pytest.raises(TpuctlError, match="too long"):
             api.list()
+
+
+def test_a_packed_answer_without_end_is_not_unpacked_to_its_end(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpuctl.cloud.gce._http.MAX_DOCUMENT_BYTES", 8 << 20)
+    bomb = gzip.compress(b" " * (200 << 20), 1)
+    here = open_gce(world, monkeypatch)
+    with lying("http://127.0.0.1:9") as (liar, address):
+        api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+        liar.reply = lambda *_: (200, bomb, {"Content-Encoding": "gzip"})  # type: ignore[method-assign]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(UnavailableError, match="too long"):
+            api.list_zones()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
 
 
 @pytest.mark.parametrize(
