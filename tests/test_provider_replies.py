@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.service_clock import EMULATED_SCALE, EMULATED_TIME
+from tpuctl.emulator.colab._server import _Handler
 from tpuctl.errors import InvalidInputError, TpuctlError, UnavailableError
 from tpuctl.providers.colab._planes import open_plane
 from tpuctl.providers.gke._kubeconfig import Context
@@ -370,6 +372,16 @@ def test_the_emulated_colab_refuses_pages_and_endless_bodies(
         reply.read()
         assert reply.status in statuses
         client.close()
+
+
+def test_a_connection_without_a_request_does_not_stay(
+    colab_world: ColabWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = urlsplit(colab_world().url)
+    monkeypatch.setattr(_Handler, "timeout", _Handler.timeout and 0.1)
+    with socket.create_connection((place.hostname, place.port), timeout=10) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nX")
+        assert slow.recv(100) == b""
 
 
 def test_an_address_that_cannot_be_read_is_refused(
