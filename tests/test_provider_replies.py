@@ -379,7 +379,7 @@ def test_a_connection_without_a_request_does_not_stay(
 ) -> None:
     place = urlsplit(colab_world().url)
     monkeypatch.setattr(_Handler, "timeout", _Handler.timeout and 0.1)
-    with socket.create_connection((place.hostname, place.port), timeout=10) as slow:
+    with socket.create_connection(("127.0.0.1", place.port or 0), timeout=10) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nX")
         assert slow.recv(100) == b""
 
