@@ -93,7 +93,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 def _read(path: Path) -> Part:
     try:
-        document = yaml.load(read_limited(path, _LARGEST), _Loader) or {}  # noqa: S506 (a SafeLoader)
+        document = _Loader(read_limited(path, _LARGEST)).get_single_data() or {}
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
