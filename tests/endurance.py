@@ -6,28 +6,28 @@ the cost does not depend on how fast this machine is.
 
 import gc
 import random
+import re
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
-from tests.watch_world import OPTIONS, ZONE, JumpingClock, WatchWorld, watching
+from tests.watch_world import OPTIONS, JumpingClock, WatchWorld, watching
 from tests.workers import Heard
 from tpuctl.emulator import confine
-from tpuctl.emulator.methods import Call, Document
-from tpuctl.hardware.types import usd_per_hour
+from tpuctl.emulator.faults import NodeEvent
+from tpuctl.emulator.nodes import apply_event
 from tpuctl.supervise.messages import WatchResult
+from tpuctl.supervise.models import TpuObservation
 
 STEP_S = 30.0
-EVERY_S = 800.0
-TYPE = "v5litepod-16"
+# With the time to notice and to create it again, a preemption every 20 minutes.
+LIFE_S = 960.0
+EVENT = NodeEvent("*", "*", "preempt", 0, 1, False, 0, 0)
 
 TRAIN = """
 import hashlib, json, os, sys, time
@@ -62,18 +62,20 @@ class EventClock(JumpingClock):
 
 
 class Steps(Heard):
-    """A sink that lets time pass with every step that a worker reports."""
+    """A sink that lets time pass with every new step that a worker reports."""
 
     def __init__(self, world: WatchWorld) -> None:
         super().__init__()
-        self._world, self.samples = world, list[tuple[int, int]]()
+        self._world, self.samples, self._step = world, list[tuple[int, int]](), 0
         self._process, self._began = psutil.Process(), world.clock.now()
 
     def elapsed_s(self) -> float:
         return (self._world.clock.now() - self._began).total_seconds()
 
     def __call__(self, stream: int, data: bytes) -> None:
-        steps = data.count(b"step")
+        # What is shown again after a broken connection takes no time again.
+        steps = max(0, *map(int, re.findall(rb"step (\d+)", data)), self._step) - self._step
+        self._step += steps
         with self._world.still:
             self._world.clock.jump(STEP_S * steps)
             self._world.emulator.advance()
@@ -82,40 +84,26 @@ class Steps(Heard):
             self.samples.append((self._process.memory_info().rss, self._process.num_fds()))
 
 
-class Bill:
-    """What the service charged for every TPU until the watch last saw it there.
+class Ends:
+    """Ends TPUs as the service does, each right after the watch has seen it ready.
 
-    `ended` are the seconds until its end, of which a watch that asks every ten seconds cannot know.
+    So the watch can know how long each was there, and its cost is to be the bill.
     """
 
-    def __init__(self, world: WatchWorld) -> None:
-        self._emulator, self._answer = world.emulator, world.emulator.answer
-        self._still = world.still
-        self.last: dict[int, float] = defaultdict(float)
-        self.ended: dict[int, float] = {}
-        world.emulator.answer = self._look  # type: ignore[method-assign]
-        release = world.emulator.world.release_chips
+    def __init__(self, world: WatchWorld, seed: int) -> None:
+        self._emulator, self._chance = world.emulator, random.Random(seed)
+        self._life_s: dict[int, float] = {}
+        self.count = 0
+        world.observed = self._observed  # type: ignore[method-assign]
 
-        def released(node: Any) -> None:
-            alive_s = (world.emulator.world.now - node.created).total_seconds()
-            self.ended.setdefault(node.id, alive_s)
-            release(node)
-
-        world.emulator.world.release_chips = released  # type: ignore[method-assign]
-
-    def _look(self, call: Call) -> Document:
-        reply = self._answer(call)
-        is_watch = self._still.locked()
-        if is_watch and call.method == "get_node" and reply.get("state") == "READY":
-            created = datetime.fromisoformat(str(reply["createTime"]).replace("Z", "+00:00"))
-            alive_s = (self._emulator.now() - created).total_seconds()
-            self.last[int(reply["id"])] = alive_s
-        return reply
-
-    def usd(self, seconds: dict[int, float]) -> float:
-        price = usd_per_hour(TYPE, ZONE, spot=True)
-        assert price
-        return sum(alive_s for node, alive_s in seconds.items() if node in self.last) * price / 3600
+    def _observed(self, seen: TpuObservation) -> None:
+        for node in [*self._emulator.world.nodes.values()] if seen.kind == "usable" else []:
+            life_s = self._life_s.setdefault(node.id, self._chance.expovariate(1 / LIFE_S))
+            if (self._emulator.world.now - node.created).total_seconds() >= life_s:
+                kind = self._chance.choices(["preempt", "suspend"], [8, 1])[0]
+                with self._emulator._lock:
+                    apply_event(self._emulator.world, node, replace(EVENT, event=kind))
+                self.count += 1
 
 
 @dataclass(frozen=True)
@@ -126,7 +114,7 @@ class Endured:
     hours: float
     weights: list[bytes]
     billed_usd: float
-    unseen_usd: float
+    preemptions: int
     requests: int
     samples: list[tuple[int, int]]
 
@@ -146,28 +134,25 @@ class Endured:
         (rss, files), (last_rss, last_files) = self.quarter, self.samples[-1]
         return (
             f"watch: {self.hours:.1f} emulated hours, {len(causes)} attempts ({counts}), "
+            f"a preemption every {60 * self.hours / self.preemptions:.1f} minutes, "
             f"{self.requests} requests; cost {self.result.usd_so_far:.2f}, billed "
-            f"{self.billed_usd:.2f} and {self.unseen_usd:.2f} after the last look at each TPU; "
+            f"{self.billed_usd:.2f}; "
             f"memory {rss >> 20} MiB after a quarter, {last_rss >> 20} at the end; "
             f"open files {files} and {last_files}"
         )
 
 
 def faults(hours: float, seed: int) -> list[dict[str, Any]]:
-    """Preemptions, with the time to recreate every 20 minutes, and whatever else a service does."""
+    """What a service does besides preempting, now and then."""
     chance = random.Random(seed)
-    node = {"on": "node", "name": "t1"}
-    found: list[dict[str, Any]] = []
-    for nth in range(1, int(hours * 12) + 9):
-        at_s = 60 + chance.expovariate(1 / EVERY_S)
-        event = chance.choices(["preempt", "suspend", "worker_down", "maintenance"], [8, 1, 1, 1])[
-            0
-        ]
-        found.append({**node, "nth": nth, "event": event, "at_s": at_s, "for_s": 300})
-        if event in ("worker_down", "maintenance"):
-            found.append({**node, "nth": nth, "event": "preempt", "at_s": at_s + EVERY_S})
+    workers = [
+        {"on": "node", "name": "t1", "nth": nth, "event": event, "for_s": 300, "at_s": 300}
+        for nth in range(1, int(hours * 12) + 9)
+        for event in chance.choices(["worker_down", "maintenance", ""], [1, 1, 9])
+        if event
+    ]
     return [
-        *found,
+        *workers,
         {"on": "get_node", "error": "unavailable", "nth": 97, "every": True},
         {"on": "get_queued_resource", "error": "internal", "nth": 101, "every": True},
         {"on": "create_queued_resource", "after_accept": True, "nth": 7, "every": True},
@@ -184,40 +169,32 @@ def endure(folder: Path, *, hours: float, seed: int = 0, pace_s: float = 0.02) -
     options = replace(OPTIONS, accelerator_type="v5e-16", queued=True)
     clock = EventClock()
     with (
-        unconfined(),
+        pytest.MonkeyPatch.context() as patch,
         watching(
-            folder, *faults(hours, seed), clock=clock, rate_limits_per_minute=limits, time_scale=1
+            folder,
+            *faults(hours, seed),
+            clock=clock,
+            rate_limits_per_minute=limits,
+            time_scale=1,
+            delete_s=0,
         ) as world,
     ):
+        # Workers may write the folder of the weights, which stands for a bucket.
+        patch.setattr(confine, "_TOOLS", ("no-unshare", "no-nsenter", "no-setpriv"))
         world.script(f"exec {sys.executable} train.py {steps} {weights} {pace_s}")
         (folder / "code" / "train.py").write_text(TRAIN)
-        bill = Bill(world)
+        ends = Ends(world, seed)
         world.heard = heard = Steps(world)
         result = world.watch(options=options, bad_host_after_s=2.0)
-        lived = {
-            **bill.ended,
-            **{n.id: bill.last[n.id] for n in world.emulator.world.nodes.values()},
-        }
         return Endured(
             result,
             heard.elapsed_s() / 3600,
             [path.read_bytes() for path in sorted(weights.glob("weights-?"))],
-            bill.usd(bill.last),
-            bill.usd(lived) - bill.usd(bill.last),
+            sum(charge.usd or 0.0 for charge in world.emulator.bill()),
+            ends.count,
             len(world.emulator.requests),
             heard.samples,
         )
-
-
-@contextmanager
-def unconfined() -> Iterator[None]:
-    """Let workers write the folder of the weights, which stands for a bucket."""
-    tools = confine._TOOLS
-    confine._TOOLS = ("no-unshare", "no-nsenter", "no-setpriv")
-    try:
-        yield
-    finally:
-        confine._TOOLS = tools
 
 
 def undisturbed_weights(folder: Path, *, hours: float) -> bytes:

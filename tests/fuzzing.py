@@ -20,14 +20,19 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
+
+from tpuctl.codec import parse_json
+from tpuctl.errors import TpuctlError
 
 SECONDS = 20
 MEMORY_MIB = 2048
@@ -502,6 +507,189 @@ def service() -> list[bytes]:
     return [*messages, b"\x22\x07seconds"]
 
 
+def read_kubeconfig(data: bytes, folder: Path) -> object:
+    from tpuctl.providers.gke._kubeconfig import Login, find_context
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("KUBECONFIG", str(written(data, folder, "kubeconfig")))
+        context = find_context()
+    # The program that asks for a login is the user's own choice, and would be started.
+    context.user.pop("exec", None)
+    login = Login(context)
+    return login.headers(), login.tls()
+
+
+def kubeconfigs() -> list[bytes]:
+    text = """current-context: c
+contexts: [{name: c, context: {cluster: k, user: u, namespace: n}}]
+clusters: [{name: k, cluster: {server: "https://127.0.0.1:1", tls-server-name: x}}]
+users: [{name: u, user: {token: t, username: me, client-key-data: eA==}}]
+"""
+    return [text.encode()]
+
+
+def all_answers(uses: Sequence[Callable[[], object]]) -> object:
+    """Use one reply in every way; a refusal of one use does not end the others."""
+    answers: list[object] = []
+    for use in uses:
+        try:
+            answers.append(use())
+        except TpuctlError as error:
+            refused = error
+    if not answers:
+        raise refused
+    return answers
+
+
+def object_of(data: bytes) -> Any:
+    document = parse_json(data)
+    return document if isinstance(document, dict) else {}
+
+
+def read_kubernetes(data: bytes, folder: Path) -> object:
+    from tpuctl.providers.gke import manifest
+    from tpuctl.providers.gke._kubeconfig import Context
+    from tpuctl.providers.gke.client import Cluster
+    from tpuctl.providers.gke.provider import Gke
+    from tpuctl.reporters import envelope
+
+    class Answering(Cluster):
+        def _call(self, *_: Any, **__: Any) -> Any:
+            return reply
+
+    reply = object_of(data)
+    gke = Gke(None, lambda text: None)
+    gke.__dict__["cluster"] = Answering(Context("c", "n", {"server": "x"}, {}, folder, folder))
+    manifest.to_yaml(reply)
+    return all_answers([
+        lambda: envelope.success("list", gke.list(None)).encode(), lambda: gke.get("t1", None),
+        lambda: gke.plan_delete(None, None), lambda: gke.stop("t1"),
+    ])  # fmt: skip
+
+
+def kubernetes() -> list[bytes]:
+    meta = {
+        "name": "t1", "uid": "u", "creationTimestamp": "2026-11-22T00:00:00Z",
+        "labels": {"tpuctl.dev/accelerator-type": "v6e-16"}, "annotations": {"a": "b"},
+    }  # fmt: skip
+    job = {"name": "w", "replicas": 1, "template": {"spec": {"completions": 4}}}
+    condition = {"type": "Failed", "status": "True", "reason": "x", "message": "no"}
+    ended = {"exitCode": 1, "reason": "Error"}
+    status = {
+        "phase": "Running", "hostIP": "10.0.0.1", "restarts": 2, "terminalState": "Failed",
+        "conditions": [condition],
+        "containerStatuses": [{"name": "c", "state": {"terminated": ended}}],
+    }  # fmt: skip
+    one = {"metadata": meta, "spec": {"replicatedJobs": [job]}, "status": status}
+    return [json.dumps({**one, "items": [one]}).encode()]
+
+
+def read_compute(data: bytes, folder: Path) -> object:
+    from tpuctl.clock import ManualClock
+    from tpuctl.cloud._google_channel import Connection
+    from tpuctl.cloud.endpoint import Endpoint
+    from tpuctl.cloud.gce._api import ComputeApi
+    from tpuctl.cloud.models import ALL_ZONES
+    from tpuctl.cloud.retry import load_retry_policy
+    from tpuctl.cloud.service_clock import ServiceClock
+
+    reply = object_of(data)
+    where = Connection(Endpoint("127.0.0.1:1", True), None, ServiceClock(ManualClock(NOW)))
+    api = ComputeApi(where, project="p", policy=load_retry_policy())
+    api._http._send = lambda *_: reply  # type: ignore[method-assign]
+    return all_answers([
+        lambda: api.get_node("t1", zone="us-central1-a"), lambda: api.list_nodes(ALL_ZONES),
+        lambda: api.list_nodes("us-central1-a", leftovers=True),
+        lambda: api.delete_node("t1", zone="us-central1-a"),
+        lambda: api.why_gone("t1", zone="us-central1-a"), api.list_zones, api.list_quotas,
+        lambda: api.list_accelerator_types("us-central1-a"), lambda: api.bucket_location("b"),
+        lambda: api.get_operation("projects/p/zones/us-central1-a/operations/o"),
+    ])  # fmt: skip
+
+
+def compute() -> list[bytes]:
+    vm = {
+        "name": "t1", "id": "7", "zone": "zones/us-central1-a", "status": "RUNNING",
+        "machineType": "zones/us-central1-a/machineTypes/ct6e-standard-8t", "labels": {"a": "b"},
+        "creationTimestamp": "2026-11-22T00:00:00.000-08:00",
+        "networkInterfaces": [{"networkIP": "10.0.0.1", "accessConfigs": [{"natIP": "1.2.3.4"}]}],
+        "metadata": {"items": [{"key": "k", "value": "v"}], "fingerprint": "f"},
+        "scheduling": {"provisioningModel": "SPOT", "maxRunDuration": {"seconds": "60"}},
+        "disks": [{"source": "disks/d", "deviceName": "d", "mode": "READ_ONLY"}],
+    }  # fmt: skip
+    failed = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no"}]}
+    operation = {"operationType": "compute.instances.preempted", "insertTime": NOW.isoformat()}
+    scope = {"instances": [vm], "warning": {"code": "UNREACHABLE"}}
+    page = {"items": [vm, operation], "unreachables": ["zones/x"], "managedInstances": [vm]}
+    return [
+        json.dumps({**vm, **page}).encode(),
+        json.dumps({**vm, "items": {"zones/us-central1-a": scope}, "error": failed}).encode(),
+    ]
+
+
+def read_colab(data: bytes, folder: Path) -> object:
+    from tpuctl.clock import ManualClock
+    from tpuctl.cloud.service_clock import ServiceClock
+    from tpuctl.providers.colab._planes import PublicPlane, TunnelPlane
+
+    reply = object_of(data)
+    login = SimpleNamespace(tunnel="http://a", public="http://a")
+    clock = ServiceClock(ManualClock(NOW))
+    http: Any = SimpleNamespace(login=login, clock=clock, call=lambda *_, **__: reply)
+    tunnel = TunnelPlane(http)
+    public = PublicPlane(http, tunnel)
+    return all_answers([
+        use
+        for plane in (tunnel, public)
+        for use in (
+            plane.list, plane.units, plane.eligible, partial(plane.find, "k"),
+            partial(plane.create, "k", "V5E1"), partial(plane.delete, "r"),
+        )
+    ])  # fmt: skip
+
+
+def colab() -> list[bytes]:
+    way = {"url": "https://a", "token": "t", "tokenExpiresInSeconds": "3600", "expireTime": "2026"}
+    one = {
+        "endpoint": "e", "accelerator": "V5E1", "runtimeProxyInfo": way, "connectionInfo": way,
+        "name": "runtimes/a", "runtimeSpec": {"accelerator": "V5E1"}, "outcome": 1, "token": "t",
+    }  # fmt: skip
+    more = {"done": True, "response": one, "currentBalance": 9.5, "consumptionRateHourly": 2}
+    return [json.dumps({**one, **more, "assignments": [one], "runtimes": [one]}).encode()]
+
+
+def read_kaggle(data: bytes, folder: Path) -> object:
+    from tpuctl.providers.kaggle.client import KaggleClient
+    from tpuctl.providers.kaggle.login import Endpoint
+    from tpuctl.providers.kaggle.provider import Kaggle
+
+    class Answering(KaggleClient):
+        def _call(self, *_: Any, **__: Any) -> Any:
+            return reply
+
+    reply = object_of(data)
+    client = Answering(Endpoint("http://127.0.0.1:1/x", True))
+    ours = Kaggle(None, lambda text: None)
+    ours.__dict__["client"] = client
+    return all_answers([
+        lambda: ours.list(None), ours.balance, lambda: ours.find_orphans(None),
+        lambda: ours.plan_delete(None, None),
+        lambda: client.push({}), lambda: client.version_of("a"), lambda: client.status("a", 1),
+        lambda: client.outputs("a", 1), lambda: client.data_status("a"),
+    ])  # fmt: skip
+
+
+def kaggle() -> list[bytes]:
+    hours = {"timeUsed": "3600s", "timeReserved": "0s", "totalTimeAllowed": "72000s"}
+    file = {"fileName": "a/b", "url": "https://a"}
+    kernel = {"ref": "me/tpuctl-a", "title": "a", "lastRunTime": "2026-11-22T00:00:00Z"}
+    return [json.dumps({
+        "tpuQuota": hours, "quotaRefreshTime": "2026-11-30T00:00:00Z", "versionNumber": 1,
+        "metadata": {"currentVersionNumber": 1}, "status": "RUNNING", "failureMessage": "no",
+        "files": [file], "kernels": [kernel], "username": "me", "active": True,
+    }).encode()]  # fmt: skip
+
+
 def explain_log(data: bytes, folder: Path) -> object:
     from tpuctl.diagnosis.explain import explain
     from tpuctl.reporters import machine as report
@@ -710,6 +898,7 @@ TARGETS: dict[str, Target] = {
     "known_hosts": Target(read_known_hosts, known_hosts, BAD),
     "frames": Target(read_frames_of_a_worker, frames, (WireError,)),
     "multipart": Target(read_multipart, multipart, BAD),
+    "kubeconfig": Target(read_kubeconfig, kubeconfigs, BAD),
     "time": Target(read_time_header, lines("Sun, 22 Nov 2026 21:59:51 GMT")),
 }
 JSON_TARGETS: dict[str, Target] = {
@@ -726,6 +915,10 @@ JSON_TARGETS: dict[str, Target] = {
     "notebook": Target(lint_it(".ipynb"), notebooks, cost=4),
     "failed_notebook": Target(explain_notebook, failed_notebook),
     "records": Target(read_records, records),
+    "kubernetes": Target(read_kubernetes, kubernetes, (ValueError,), cost=2),
+    "compute": Target(read_compute, compute, (ValueError,), cost=2),
+    "colab": Target(read_colab, colab, (ValueError,)),
+    "kaggle": Target(read_kaggle, kaggle, (ValueError,)),
 }
 
 

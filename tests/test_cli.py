@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -233,7 +234,12 @@ def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> Non
 
 @pytest.mark.parametrize(
     ("number", "code", "says"),
-    [(errno.EIO, "write_failed", "Could not use notes: Input/output error."), (0, "bug", "")],
+    [
+        (errno.EIO, "write_failed", "Could not use notes: Input/output error."),
+        (errno.ENAMETOOLONG, "write_failed", "Could not use notes: File name too long."),
+        (errno.ENOTDIR, "write_failed", "Could not use notes: Not a directory."),
+        (0, "bug", ""),
+    ],
 )
 def test_trouble_of_the_machine_is_an_error_and_not_a_bug(
     number: int, code: str, says: str, capsys: pytest.CaptureFixture[str]
@@ -327,3 +333,29 @@ def test_every_option_is_there_with_the_typer_that_colab_has() -> None:
     assert unnamed_options('def f(job: Annotated[str, typer.Option(metavar="JOB")]): 0') == ["job"]
     for path in (ROOT / "tpuctl" / "cli").glob("*.py"):
         assert unnamed_options(path.read_text(encoding="utf-8")) == [], path.name
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_in_the_users_code_is_not_an_error_of_it(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    (tmp_path / "p.py").write_text(
+        "import os, time\ndef make(seed=0):\n    print('here', flush=True)\n    time.sleep(60)\n"
+    )
+    words = [sys.executable, "-m", "tpuctl", "data", "cache", "p.py:make", "out"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=-1, stderr=-1, text=True) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "here\n"
+        child.send_signal(number)
+        assert (child.wait(), child.stderr and child.stderr.read()) == (code, "")
+
+
+def test_ctrl_c_during_the_imports_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-c", "from tpuctl.__main__ import main; main()", "config"]
+    with subprocess.Popen(words, env=env, stdout=-1, stderr=-1, text=True) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "here\n"
+        child.send_signal(signal.SIGINT)
+        assert (child.wait(), child.stderr and child.stderr.read()) == (-signal.SIGINT, "")

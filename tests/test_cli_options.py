@@ -1,5 +1,6 @@
 """Every option of every command: what cannot be read, or has no effect, is wrong usage."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -191,3 +192,40 @@ def test_a_host_that_no_name_server_knows_is_wrong_usage(tpuctl: Tpuctl, tmp_pat
     result = tpuctl("run", "--host", "nonsense", "--key", str(key), "--", "true")
     assert result.exit_code == 2
     assert "unknown host name" in result.stderr
+
+
+PIPES = (
+    "doctor --replay {}.json",
+    "bench compare {}.json {}.json",
+    "launch {}.py --dry-run",
+    "profile show {}.tpuprof",
+    "profile diff {}.tpuprof {}.tpuprof",
+    "profile trace {}.xplane.pb",
+    "profile run {}.py:make",
+    "lint {}.py",
+    "fit {}.mlir --type v5e-8",
+    "data presize photos out --labels {}.csv",
+    "data show {}",
+    "data cache {}.py:make out",
+    "create t1 --type v5e-8 --zone us-central1-a --startup-script {}.sh --dry-run",
+    "emulator start --scenario {}.json",
+)
+
+
+@pytest.mark.parametrize("line", PIPES)
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(
+    tpuctl: Tpuctl, at_home: None, tmp_path: Path, line: str
+) -> None:
+    words = line.format(*[tmp_path / "pipe"] * 2).split()
+    for path in {word.partition(":")[0] for word in words if "pipe" in word}:
+        os.mkfifo(path)
+    assert tpuctl(*words).exit_code in (1, 2)
+
+
+def test_a_state_folder_below_a_file_is_not_taken_for_an_unreachable_worker(
+    tpuctl: Tpuctl, at_home: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "train.py" / "state"))
+    result = tpuctl("run", "--host", "me@127.0.0.1:1", "--", "true")
+    assert result.exit_code == 1
+    assert "Not a directory" in result.stderr

@@ -40,6 +40,20 @@ ARGUMENTS = {
     "emulator start": "--detach", "emulator stop": "", "emulator status": "",
 }  # fmt: skip
 
+# The same commands on their other ways, each under a name of its own.
+VARIANTS = {
+    "launch on gke": "launch train.py --on gke --type v6e-16 --dry-run",
+    "launch on kaggle": "launch train.py --on kaggle --dry-run",
+    "launch on colab": "launch train.py --on colab:v5e-1 --dry-run",
+    "launch on auto": "launch train.py --on auto --max-usd 1 --dry-run --project p",
+    "watch on": "watch t1 --on colab,kaggle --checkpoints {new}/ck --dry-run -- train.py",
+    "create colab": "create t1 --provider colab --type v5e-1 --yes",
+    "create gce": "create t1 --provider gce --type v6e-8 --project p --zone us-central1-a --yes",
+    "migrate to gce": "migrate t1 --to gce --project p",
+    "doctor provider": "doctor --provider kaggle", "list gke": "list --provider gke",
+    "data serve host": "data serve --host me@127.0.0.1:1",
+}  # fmt: skip
+
 PACKAGES = [ROOT, str(Path(pytest.__file__).parents[1])]
 # Started once, it forks for every command, so that Python's own start is paid for once.
 DRIVER = """
@@ -116,6 +130,7 @@ def test_no_command_breaks_where_nothing_is_as_usual(place: Path, has_state: boo
         name: [*name.split(), *shlex.split(line.format(new=place / "new"))]
         for name, line in ARGUMENTS.items()
     }
+    words |= {name: shlex.split(line.format(new=place / "new")) for name, line in VARIANTS.items()}
     state = {"TPUCTL_STATE_DIR": str(place / "state")} if has_state else {}
     env = {
         "LANG": "C", "LC_ALL": "C", "PATH": f":{os.environ['PATH']}",

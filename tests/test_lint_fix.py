@@ -151,10 +151,13 @@ def test_a_file_that_cannot_be_written_is_not_counted_and_the_others_are(
     assert "a.py was not changed: Could not write" in result.warnings[0]
 
 
-def test_a_notebook_that_jupyter_cannot_read_is_not_changed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [{"nbformat": 4, "nbformat_minor": 4}, {"nbformat_minor": {}}, {}])
+def test_a_notebook_that_jupyter_cannot_read_is_not_changed(
+    tmp_path: Path, form: dict[str, object]
+) -> None:
     path = tmp_path / "a.ipynb"
     cells = [{"cell_type": "code", "source": CHANGES[0][0]}]
-    path.write_text(json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 4}))
+    path.write_text(json.dumps({"cells": cells, **form}))
     result = lint_paths([path], fixes=True)
     assert "Jupyter cannot read this notebook" in result.warnings[0]
     assert result.fixed == 0

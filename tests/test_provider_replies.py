@@ -1,9 +1,13 @@
 """Colab and Kaggle may answer with any JSON and any header: an answer or one of our errors."""
 
+import gzip
 import http.client
+import itertools
 import json
 import os
 import random
+import resource
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,9 +37,12 @@ from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.service_clock import EMULATED_SCALE, EMULATED_TIME
+from tpuctl.emulator.colab._server import _Handler
 from tpuctl.errors import InvalidInputError, TpuctlError, UnavailableError
 from tpuctl.providers.colab._planes import open_plane
-from tpuctl.providers.gke.client import find_context
+from tpuctl.providers.gke._kubeconfig import Context
+from tpuctl.providers.gke.client import Cluster, find_context
+from tpuctl.providers.gke.follow import Follower
 from tpuctl.providers.gke.provider import Gke
 from tpuctl.providers.kaggle.client import KaggleClient
 from tpuctl.providers.kaggle.follow import _place
@@ -288,6 +295,21 @@ def test_an_answer_without_end_is_not_read_to_its_end(
             api.list()
 
 
+def test_a_packed_answer_without_end_is_not_unpacked_to_its_end(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpuctl.cloud.gce._http.MAX_DOCUMENT_BYTES", 8 << 20)
+    bomb = gzip.compress(b" " * (200 << 20), 1)
+    here = open_gce(world, monkeypatch)
+    with lying("http://127.0.0.1:9") as (liar, address):
+        api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+        liar.reply = lambda *_: (200, bomb, {"Content-Encoding": "gzip"})  # type: ignore[method-assign]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(UnavailableError, match="too long"):
+            api.list_zones()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
+
+
 @pytest.mark.parametrize(
     "name",
     ["../a", "/etc/passwd", "a/../../b", "a//b", ".", "a/.", "a\0b", "\udcff", "\ud800/x", ""],
@@ -352,6 +374,16 @@ def test_the_emulated_colab_refuses_pages_and_endless_bodies(
         client.close()
 
 
+def test_a_connection_without_a_request_does_not_stay(
+    colab_world: ColabWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = urlsplit(colab_world().url)
+    monkeypatch.setattr(_Handler, "timeout", _Handler.timeout and 0.1)
+    with socket.create_connection(("127.0.0.1", place.port or 0), timeout=10) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nX")
+        assert slow.recv(100) == b""
+
+
 def test_an_address_that_cannot_be_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,3 +396,24 @@ def test_an_address_that_cannot_be_read_is_refused(
     for read in (find_context, find_endpoint):
         with pytest.raises(InvalidInputError):
             read()
+
+
+def test_a_cluster_that_tells_of_endless_restarts_is_not_believed(tmp_path: Path) -> None:
+    cluster = Cluster(Context("c", "n", {"server": "https://127.0.0.1:1"}, {}))
+    follower = Follower(cluster, "t1", lambda *_: None, lambda _: None)
+    follower._observe({"status": {"restarts": 10**12}}, [])
+    assert len(follower._attempts) < 10**6
+
+
+def test_a_kubeconfig_that_expands_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["a: &a [x, x]"]
+    for before, after in itertools.pairwise("abcdefghij"):
+        lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]")
+    lines += ["current-context: c", "contexts: [{name: c, context: {cluster: k}}]"]
+    lines += ["clusters: [{name: k, cluster: {server: *j}}]"]
+    (tmp_path / "config").write_text("\n".join(lines))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(InvalidInputError, match="alias"):
+        find_context()

@@ -46,6 +46,7 @@ def test_an_empty_variable_is_not_a_setting(tmp_path: Path) -> None:
         (b"zone = ", "Could not read the settings in .*tpuctl.toml"),
         (b"zone = 5", "zone in .* must be text"),
         (b'zoen = "x"', "Unknown setting 'zoen'"),
+        (b"x = " + b"9" * 6000, "Could not read the settings in .*tpuctl.toml"),
         (b"\xff\xfe\x00", "Could not read the settings in .*tpuctl.toml"),
     ],
 )

@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 import tpuctl
+from tpuctl.codec import open_regular
 from tpuctl.errors import WriteError
-from tpuctl.storage.local import (
-    append_line,
-    ensure_folder,
-    locked,
-    open_own,
-    open_regular,
-    write_atomically,
-)
+from tpuctl.storage.local import append_line, ensure_folder, locked, open_own, write_atomically
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ class StruckActions(Actions):
 
     def observe(self, state: WatchState) -> TpuObservation:
         with self.world.still:
-            return super().observe(state)
+            seen = super().observe(state)
+            self.world.observed(seen)
+            return seen
 
     def ask(self, state: WatchState) -> WorkersObservation:
         self.world.before("ask")
@@ -135,6 +137,9 @@ class WatchWorld:
 
     def api(self) -> TpuApi:
         return connect("p", endpoint=self.emulator.endpoint, clock=self.clock)
+
+    def observed(self, seen: TpuObservation) -> None:
+        """Hear of what the watch has seen, before any time passes."""
 
     def before(self, act: str) -> None:
         """Let the strike happen that waits for this act: time jumps by so much."""

@@ -6,12 +6,14 @@ import errno
 import functools
 import json
 import math
+import os
+import stat
 import types
 import typing
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
@@ -30,9 +32,27 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; raises OSError for pipes, devices and folders."""
+    # Checked before opening, since opening some devices has effects, and after, against a race.
+    _check_regular(os.stat(path), path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_regular(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_regular(state: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def read_limited(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Read a whole file; raises OSError also for one that is longer than it may be."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))

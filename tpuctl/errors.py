@@ -71,6 +71,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]}? " if near else ""
 
 
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP arrived; unlike any other SystemExit, it is not one of the user's code."""
+
+
 class TpuctlError(Exception):
     """Base of everything tpuctl raises on purpose. `hint` names the next command."""
 

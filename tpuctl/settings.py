@@ -294,7 +294,8 @@ def _parse(path: Path, content: bytes) -> dict[str, str]:
 
     try:
         values: dict[str, Any] = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    # Not only of tomllib: also of UTF-8, of too many digits and of impossible dates.
+    except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     known = {key.name for key in KEYS}
     for name, value in values.items():

@@ -14,7 +14,7 @@ import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
 from tpuctl.cli.options import HELP, add_common_options, command, complete_command
-from tpuctl.errors import EXIT_INTERRUPTED, TpuctlError
+from tpuctl.errors import EXIT_INTERRUPTED, Terminated, TpuctlError
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
@@ -125,4 +125,4 @@ def main() -> None:
 
 def _leave(number: int, _: Any) -> NoReturn:
     """End by a signal as by Ctrl-C, so that child processes are stopped and files are complete."""
-    sys.exit(128 + number)
+    raise Terminated(128 + number)

@@ -16,11 +16,11 @@ from tpuctl.cloud.follow import ZoneAttempt
 from tpuctl.cloud.placement import join_zone_options
 from tpuctl.cloud.plan import CreatePlan, parse_data_disk
 from tpuctl.cloud.ttl import MAX_SCRIPT_BYTES
+from tpuctl.codec import open_regular
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.providers.port import HostedPlan
 from tpuctl.reporters import changes as report
-from tpuctl.storage.local import open_regular
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new TPU.")]
 Type = Annotated[

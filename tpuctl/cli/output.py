@@ -43,7 +43,8 @@ _AFTER_INTERRUPTION = {
 
 _OF_THE_SYSTEM = {
     errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG,
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR,
+    errno.ELOOP, errno.ESTALE, errno.ENODEV, errno.ENXIO,
 }  # fmt: skip
 
 
@@ -254,7 +255,8 @@ def fail_system(error: OSError) -> None:
     what, why = error.filename or "the output or a temporary file", error.strerror
     try:
         sys.stdout.flush()
-        fail(WriteError.code, f"Could not use {what}: {why}.", "Run the same command again.")
+        hint = "Check the path, its permissions and free space, and run the same command again."
+        fail(WriteError.code, f"Could not use {what}: {why}.", hint)
     except OSError:
         _mode.stdout_is_lost = True
         close_stdout()

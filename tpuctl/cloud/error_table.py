@@ -139,6 +139,16 @@ def _presentable(text: str) -> str:
     return safe if len(safe) <= LONGEST_MESSAGE else f"{safe[: LONGEST_MESSAGE - 1]}…"
 
 
+def read_reply(reply: Any, most_bytes: int, service: str) -> bytes:
+    """Read the body of a streamed reply of requests, unpacked; raises UnavailableError if long."""
+    data = bytearray()
+    for block in reply.iter_content(1 << 16):
+        data += block
+        if len(data) > most_bytes:
+            raise UnavailableError(f"The reply of {service} is too long to be one.")
+    return bytes(data)
+
+
 def checks_replies(service: str) -> Callable[[T], T]:
     """Make a function, or every public method of a class, refuse a reply that makes no sense.
 

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tpuctl.codec import open_regular
 from tpuctl.datasets.images import file_type
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.printable import printable
-from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import Storage, StoredObject
 
 UNREADABLE = -1

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.codec import from_plain, parse_json, read_limited
 from tpuctl.datasets.quarantine import QUARANTINE, Quarantined
 from tpuctl.errors import InvalidInputError, NotFoundError
-from tpuctl.storage.local import open_regular
 
 if TYPE_CHECKING:
     from tpuctl.datasets.plan import Plan
@@ -162,7 +161,6 @@ def load(folder: Path) -> DataSet:
     """Read the manifest of a data set; raises NotFoundError and InvalidInputError."""
     path = folder / MANIFEST
     try:
-        open_regular(path).close()
         data = read_limited(path)
     except (FileNotFoundError, NotADirectoryError):
         raise _not_a_data_set(folder) from None

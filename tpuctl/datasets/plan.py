@@ -14,13 +14,12 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from tpuctl.codec import to_plain
+from tpuctl.codec import open_regular, to_plain
 from tpuctl.datasets.images.geometry import yuv420_bytes
 from tpuctl.datasets.inputs import UNREADABLE, ImageFile
 from tpuctl.datasets.models import PresizeOptions
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.printable import printable
-from tpuctl.storage.local import open_regular
 
 # Few shards shuffle and read in parallel badly; many small ones waste opens.
 _SPREAD = 4

@@ -27,13 +27,16 @@ _SENT_BY_BROWSERS = ("Origin", "Sec-Fetch-Site")
 _NO_BODY = (204, 304)
 
 
-class _Server(ThreadingHTTPServer):
+class HttpServer(ThreadingHTTPServer):
+    """Serves each connection in a thread, many at a time."""
+
     daemon_threads = True
     request_queue_size = 128
     # With a shared port, a second emulator would get every other request of the first.
     allow_reuse_port = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of what is not the client's doing."""
         if not isinstance(sys.exc_info()[1], ConnectionError):  # Clients hang up when they like.
             super().handle_error(request, client_address)
 
@@ -126,6 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def serve_http(emulator: Emulator, apis: Sequence[HttpApi], *, port: int) -> ThreadingHTTPServer:
     """Start to listen on loopback; raises OSError where the port is taken."""
-    server = _Server(("127.0.0.1", port), partial(_Handler, emulator, apis))
+    server = HttpServer(("127.0.0.1", port), partial(_Handler, emulator, apis))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import open_regular
 from tpuctl.emulator.colab.account import Plan as ColabPlan
 from tpuctl.emulator.colab.account import read_plan
 from tpuctl.emulator.errors import StorageError, load_data
@@ -22,7 +23,6 @@ from tpuctl.emulator.storage.resources import check_bucket_name
 from tpuctl.emulator.strict_json import ObjectReader, parse_json
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.types import AcceleratorType, describe, types_by_zone
-from tpuctl.storage.local import open_regular
 
 DEFAULT_CHIPS = 512
 DEFAULT_SCALE = 60.0

@@ -58,10 +58,11 @@ def notebook_format(text: str) -> int:
 
     try:
         notebook: Any = cast("Any", nbformat).reads(text, as_version=nbformat.NO_CONVERT)
-    except nbformat.ValidationError as error:
-        reason = str(error.message)
+        return int(notebook.nbformat)
+    # nbformat asserts types, and looks keys up, before it validates.
+    except Exception as error:
+        reason = getattr(error, "message", "") or repr(error)
         raise ValueError(f"not changed: Jupyter cannot read this notebook: {reason}") from error
-    return int(notebook.nbformat)
 
 
 class _Work(cst.CSTTransformer):

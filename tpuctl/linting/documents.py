@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import open_regular
 from tpuctl.errors import NotFoundError
 from tpuctl.linting.cells import Cell, Command, code_cells, is_python, parse, read_cell
 from tpuctl.linting.models import Hit, as_dict
-from tpuctl.storage.local import open_regular
 from tpuctl.units import format_bytes
 
 _LARGEST = {".ipynb": 64 << 20}

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 
+from tpuctl.codec import open_regular
 from tpuctl.diagnosis.explain import Explanation, Match
 from tpuctl.errors import UsageError, WriteError
 from tpuctl.linting.documents import Document, find_files, read_documents
@@ -13,7 +14,7 @@ from tpuctl.linting.fix import Fixed, describe_change, fix
 from tpuctl.linting.lint import Selection, check, fix_text, ordered, selection, shown
 from tpuctl.linting.models import Change, Finding, Linting, rules
 from tpuctl.linting.targets import Target, target
-from tpuctl.storage.local import open_regular, write_atomically
+from tpuctl.storage.local import write_atomically
 
 
 def lint_paths(

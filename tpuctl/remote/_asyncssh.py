@@ -139,6 +139,8 @@ class _Ssh:
                     tunnel=tunnel,
                 )
         except (OSError, asyncio.TimeoutError, asyncssh.Error) as error:
+            if getattr(error, "filename", None):
+                raise  # A file of this machine, not the network.
             raise client.refusal or self._connect_error(host, error) from error
 
     def _connect_error(self, host: Host, error: Exception) -> TpuctlError:

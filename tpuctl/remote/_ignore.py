@@ -10,10 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import open_regular
 from tpuctl.errors import MissingExtraError
 from tpuctl.remote.agent.copy import IGNORE_FILES
 from tpuctl.remote.copy_plan import LeftOut
-from tpuctl.storage.local import open_regular
 
 try:
     import pathspec

@@ -8,14 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from tpuctl.codec import open_regular
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from tpuctl.storage.local import (
-    NO_LOCKS_HERE,
-    open_own,
-    open_regular,
-    sync_folder,
-    translated_write_errors,
-)
+from tpuctl.storage.local import NO_LOCKS_HERE, open_own, sync_folder, translated_write_errors
 from tpuctl.storage.port import StoredObject, check_name
 
 _PART = ".part"

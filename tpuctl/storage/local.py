@@ -48,24 +48,6 @@ def translated_write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; raises OSError for pipes, devices and folders."""
-    # Checked before opening, since opening some devices has effects, and after, against a race.
-    _check_regular(os.stat(path), path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _check_regular(os.fstat(descriptor), path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
-
-
-def _check_regular(state: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(state.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-
-
 def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
     """Open a binary file for writing, but not a link or pipe, which may have been planted.
 

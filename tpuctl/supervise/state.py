@@ -20,6 +20,7 @@ from tpuctl.storage.local import (
     ensure_folder,
     locked,
     remove_stale_parts,
+    translated_write_errors,
     write_atomically,
 )
 from tpuctl.supervise.models import (
@@ -135,7 +136,8 @@ class StateFile:
         who = f" (process {holder})" if holder.isdecimal() else ""
         try:
             with locked(lock, wait_s=0, busy="busy") as descriptor:
-                os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+                with translated_write_errors(lock):
+                    os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
                 remove_stale_parts(lock.parent)
                 yield
         except TryAgainError as error:

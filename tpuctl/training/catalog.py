@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tpuctl
+from tpuctl.codec import read_limited
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome
 from tpuctl.storage.local import write_atomically
@@ -99,12 +100,12 @@ def describe_script(path: Path) -> Template:
     Raises NotFoundError, or InvalidInputError if the file is not valid Python.
     """
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(read_limited(path))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"The script {path} does not exist.", hint="List the templates: tpuctl templates list"
         ) from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidInputError(f"Could not read the script {path}: {error}") from error
     doc = ast.get_docstring(tree) or ""
     source, flags = read_source(tree), tuple(_flags(tree))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, TpuctlError
+from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, Terminated, TpuctlError
 from tpuctl.usercode.error_summary import describe
 
 
@@ -102,7 +102,7 @@ def users_errors(doing: str, function: Function) -> Iterator[None]:
     """Turn whatever user code raises into a TargetError that says where."""
     try:
         yield
-    except (TpuctlError, KeyboardInterrupt):
+    except (TpuctlError, KeyboardInterrupt, Terminated):
         raise
     except (Exception, SystemExit) as error:
         raise TargetError(f"{doing}: {describe(error)}", hint=try_alone(function)) from error

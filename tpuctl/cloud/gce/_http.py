@@ -9,8 +9,9 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 
 from tpuctl.cloud._google_channel import Connection, translated_errors
-from tpuctl.cloud.error_table import Fault, RequestContext, translate
+from tpuctl.cloud.error_table import Fault, RequestContext, read_reply, translate
 from tpuctl.cloud.service_clock import read_time
+from tpuctl.codec import MAX_DOCUMENT_BYTES
 from tpuctl.errors import TpuctlError, UnavailableError
 
 PAGE_SIZE = 500
@@ -105,15 +106,17 @@ class ComputeHttp:
     ) -> Json:
         deadline_s = self._read_s if method == "GET" else self._write_s
         clock, sent = self._connection.clock, self._connection.clock.local_now()
-        with translated_errors(context):
-            reply = self._session.request(
-                method, url, params=query, json=body, timeout=deadline_s, allow_redirects=False
-            )
+        options: dict[str, Any] = {"timeout": deadline_s, "allow_redirects": False, "stream": True}
+        with (
+            translated_errors(context),
+            self._session.request(method, url, params=query, json=body, **options) as reply,
+        ):
+            text = read_reply(reply, MAX_DOCUMENT_BYTES, "Compute Engine")
         if time := read_time({key.lower(): value for key, value in reply.headers.items()}):
             paced = replace(time, scale=1.0) if self._connection.is_paced else time
             clock.observe(paced, sent=sent)
         try:
-            document = reply.json() if reply.content else {}
+            document = json.loads(text) if text else {}
         except (ValueError, RecursionError):
             document = {}
         if reply.status_code >= 300:

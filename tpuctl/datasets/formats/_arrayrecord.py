@@ -12,9 +12,10 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
+from tpuctl.codec import open_regular
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
 from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
-from tpuctl.storage.local import open_regular, publish, translated_write_errors
+from tpuctl.storage.local import publish, translated_write_errors
 
 _OPTIONS = "group_size:1,uncompressed"
 _AT_ONCE = 64

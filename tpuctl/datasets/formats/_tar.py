@@ -15,7 +15,7 @@ from typing import Any
 
 import google_crc32c
 
-from tpuctl.codec import parse_json
+from tpuctl.codec import open_regular, parse_json
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
 from tpuctl.datasets.formats.records import (
     NUMBERS,
@@ -26,7 +26,7 @@ from tpuctl.datasets.formats.records import (
     decode_example,
     encode_example,
 )
-from tpuctl.storage.local import open_own, open_regular, publish, translated_write_errors
+from tpuctl.storage.local import open_own, publish, translated_write_errors
 
 _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", "yuv420": "i420"}
 

@@ -13,8 +13,9 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from tpuctl.codec import open_regular
 from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
-from tpuctl.storage.local import open_regular, publish
+from tpuctl.storage.local import publish
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")

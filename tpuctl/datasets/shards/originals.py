@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tpuctl.codec import open_regular
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import PlannedPicture
@@ -14,7 +15,6 @@ from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
 from tpuctl.printable import printable
 from tpuctl.storage import open_storage
-from tpuctl.storage.local import open_regular
 from tpuctl.storage.port import RetryPolicy, Storage
 from tpuctl.units import format_bytes
 

@@ -11,15 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpuctl.codec import from_plain, to_plain
+from tpuctl.codec import from_plain, open_regular, to_plain
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.quarantine import parse_lines
-from tpuctl.storage.local import (
-    append_line,
-    open_regular,
-    translated_write_errors,
-    write_atomically,
-)
+from tpuctl.storage.local import append_line, translated_write_errors, write_atomically
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -23,6 +23,7 @@ from tpuctl.emulator.colab._machines import Machine, Machines, read_contents, wr
 from tpuctl.emulator.colab.account import Account, Cut, Plan, Refusal, Runtime
 from tpuctl.emulator.colab.planes import Planes
 from tpuctl.emulator.colab.websocket import TEXT, WebSocket, accept_key
+from tpuctl.emulator.http_server import HttpServer
 from tpuctl.emulator.machines import ticking
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.service import SCALE_HEADER, TIME_HEADER
@@ -59,6 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tpuctl-emulator", ""
     disable_nagle_algorithm = True
+    # A connection without a request holds a thread and a file of this process.
+    timeout = 60
 
     def __init__(self, colab: Colab, *arguments: Any) -> None:
         self._colab = colab
@@ -243,6 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "Upgrade")
         self.send_header("Sec-WebSocket-Accept", accept_key(self.headers["Sec-WebSocket-Key"]))
         self.end_headers()
+        # A notebook may be silent for as long as it likes.
+        self.connection.settimeout(None)
         return WebSocket(self.rfile, self.connection)
 
     def _send(self, status: int, document: Any) -> None:
@@ -268,7 +273,6 @@ def serve_colab(
     ensure_folder(folder, private=True)
     colab = Colab(plan, clock, folder, secret, scale)
     server = _listen(folder / "port", partial(_Handler, colab))
-    server.daemon_threads = True
     colab.url = f"http://127.0.0.1:{server.server_address[1]}"
     write_cli_files(colab, folder / "cli")
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -281,13 +285,13 @@ def serve_colab(
         colab.machines.close()
 
 
-def _listen(kept: Path, handler: Any) -> ThreadingHTTPServer:
+def _listen(kept: Path, handler: Any) -> HttpServer:
     """Listen on the port of the last run, so that exported variables stay valid, or on another."""
     last = kept.read_text(encoding="ascii") if kept.exists() else ""
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", int(last or 0)), handler)
+        server = HttpServer(("127.0.0.1", int(last or 0)), handler)
     except (OSError, ValueError):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server = HttpServer(("127.0.0.1", 0), handler)
     write_atomically(kept, str(server.server_address[1]), private=True)
     return server
 

@@ -16,6 +16,7 @@ import requests
 
 from tpuctl.clock import SteadyClock
 from tpuctl.cloud.endpoint import parse_endpoint
+from tpuctl.cloud.error_table import read_reply
 from tpuctl.cloud.service_clock import ServiceClock, read_time
 from tpuctl.errors import (
     InvalidInputError,
@@ -134,7 +135,7 @@ class Http:
                 stream=True,
             )
             with reply:
-                text = _read(reply)
+                text = read_reply(reply, _MOST_BYTES, "Colab").decode("utf-8", "replace")
         except google.auth.exceptions.RefreshError as error:
             raise self._expired(str(error)) from error
         except (google.auth.exceptions.TransportError, requests.RequestException) as error:
@@ -200,15 +201,6 @@ def as_error(refused: Refused, doing: str) -> TpuctlError:
     if refused.status >= 500:
         return UnavailableError(text, hint="Try again later.")
     return TpuctlError(text, hint="tpuctl doctor --provider colab")
-
-
-def _read(reply: requests.Response) -> str:
-    data = b""
-    for block in reply.iter_content(1 << 16):
-        data += block
-        if len(data) > _MOST_BYTES:
-            raise UnavailableError("Colab's answer is too long to be one.")
-    return data.decode("utf-8", "replace")
 
 
 def _document(text: str) -> Any:

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import yaml  # type: ignore[import-untyped]
 
+from tpuctl.codec import read_limited
 from tpuctl.errors import InvalidInputError, NotLoggedInError, UnavailableError, UnsupportedError
 from tpuctl.settings import home
-from tpuctl.storage.local import open_regular
 
 HOW_TO_LOG_IN = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
 _LARGEST = 4 << 20
@@ -82,13 +82,18 @@ def find_context(name: str | None = None) -> Context:
     return context
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses aliases: with them, a few lines stand for a text of any length."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it contains a YAML alias")
+        return super().compose_node(parent, index)
+
+
 def _read(path: Path) -> Part:
     try:
-        with open_regular(path) as file:
-            data = file.read(_LARGEST + 1)
-        if len(data) > _LARGEST:
-            raise InvalidInputError(f"{path} is too large for a kubeconfig.")
-        document = yaml.safe_load(data) or {}
+        document = _Loader(read_limited(path, _LARGEST)).get_single_data() or {}
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
@@ -185,7 +190,7 @@ class Login:
 
     def _text(self, path: Any, folder: Path) -> str:
         try:
-            return (folder / str(path)).read_text(encoding="ascii").strip()
+            return read_limited(folder / str(path)).decode("ascii").strip()
         except (OSError, ValueError) as error:
             raise NotLoggedInError(f"Could not read {path}: {error}.", hint=HOW_TO_LOG_IN) from None
 
@@ -218,7 +223,7 @@ def _data(part: Part, key: str, folder: Path) -> bytes | None:
     """Read what is in the kubeconfig itself, or in a file that it names."""
     if inline := part.get(f"{key}-data"):
         return base64.b64decode(str(inline), validate=True)
-    return (folder / str(part[key])).read_bytes() if part.get(key) else None
+    return read_limited(folder / str(part[key])) if part.get(key) else None
 
 
 def _ask_plugin(context: Context) -> Part:

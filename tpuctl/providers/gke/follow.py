@@ -24,6 +24,7 @@ from tpuctl.providers.gke.runs import Note, find, run_store
 from tpuctl.remote.output import Output, Sink
 
 T = TypeVar("T")
+_MOST = 10_000
 _POLL_S = 10.0
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -213,7 +214,7 @@ class Follower:
     def _observe(self, job_set: Json, pods: list[Json]) -> None:
         """Count the restarts, and how the attempt before each has ended."""
         status = job_set.get("status") or {}
-        restarts = int(status.get("restarts") or 0)
+        restarts = _count(status.get("restarts") or 0)
         counted = int(status.get("restartsCountTowardsMax") or 0)
         seen = sum(each.cause == "crash" for each in self._attempts)
         while len(self._attempts) < restarts:
@@ -309,7 +310,13 @@ def _is_running(cluster: Cluster, pod: str) -> bool:
 
 def _size(job_set: Json) -> int:
     jobs = (job_set.get("spec") or {}).get("replicatedJobs") or ()
-    return sum(
-        int(each.get("replicas") or 1) * int(each["template"]["spec"].get("parallelism") or 1)
+    pods = (
+        (each.get("replicas") or 1, each["template"]["spec"].get("parallelism") or 1)
         for each in jobs
     )
+    return _count(sum(int(replicas) * int(parallelism) for replicas, parallelism in pods))
+
+
+def _count(told: Any) -> int:
+    """Read a number of restarts or pods, all of which are kept in memory."""
+    return min(int(told), _MOST)
