@@ -114,7 +114,7 @@ def translate(fault: Fault, context: RequestContext) -> TpuctlError:
 
 def error_classes() -> dict[str, type[TpuctlError]]:
     """Return the error classes by their codes."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [each for each in vars(errors).values() if "code" in getattr(each, "__dict__", ())]
     return {kind.code: kind for kind in kinds if issubclass(kind, TpuctlError)}
 
 

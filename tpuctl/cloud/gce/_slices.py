@@ -164,12 +164,14 @@ class Slices:
 
     def _insert(self, path: str, body: Json, mark: Mark, context: RequestContext) -> Json | None:
         """Send one part; None where this request made it before."""
-        step, made = path.rpartition("/")[2], f"{path}/{body['name']}"
+        began, step = self._clock.now(), path.rpartition("/")[2]
+        made = f"{path}/{body['name']}"
         try:
             while True:
                 query = {"requestId": request_id(mark.create_id, step)}
                 sent = self._http.send("POST", path, context, body=body, query=query)
-                is_over = sent.get("status") == "DONE" and not sent.get("error")
+                is_old = reading.read_time(sent.get("insertTime")) < began
+                is_over = is_old and sent.get("status") == "DONE"
                 if not is_over or self._optional(made, context):
                     return sent
                 # The service remembers the request, but what it made was deleted since.
