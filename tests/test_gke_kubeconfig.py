@@ -102,7 +102,7 @@ class Server:
                 self.send_response(status)
                 if status == 302:
                     self.send_header("Location", f"{here.address}/else")
-                self.send_header("Content-Length", "2")
+                self.send_header("Content-Length", "13")
                 self.end_headers()
                 self.wfile.write(b'{"kind": "X"}')
 
