@@ -20,7 +20,24 @@ SCALE = 600.0
 STAGING = "gs://staging/jobs"
 Clusters = Callable[..., "World"]
 SCRIPT = """\
-import os, signal, sys, time
+import os, signal, socket, sys, time
+if "PORT" in os.environ:
+    first = (os.environ["MEGASCALE_COORDINATOR_ADDRESS"], int(os.environ["PORT"]))
+    for name in os.environ["TPU_WORKER_HOSTNAMES"].split(","):
+        socket.gethostbyname(name)
+    if os.environ["MEGASCALE_SLICE_ID"] == os.environ["TPU_WORKER_ID"] == "0":
+        server = socket.create_server(first)
+        for _ in range(7):
+            server.accept()
+    else:
+        for _ in range(600):
+            try:
+                socket.create_connection(first)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.1)
+        else:
+            sys.exit(9)
 print("worker", os.environ["TPU_WORKER_ID"], "slice", os.environ.get("MEGASCALE_SLICE_ID"))
 sys.stdout.flush()
 time.sleep(float(os.environ.get("NAP", "0")))

@@ -172,7 +172,7 @@ def test_an_endpoint_is_googles_or_on_this_machine(text: str | None, expected: E
 )
 def test_a_login_is_sent_nowhere_else(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_login(well_known())
-    with pytest.raises(InvalidInputError, match="Cannot use the Cloud TPU endpoint"):
+    with pytest.raises(InvalidInputError, match="Cannot use the endpoint"):
         connect("my-project", endpoint=text)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,19 @@ import tpuctl as library
 from tests.cloud_world import Worlds
 from tests.gce_world import PLAIN, V6E, ZONE, GceWorld, open_gce
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.create import Created, create
+from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.gc import delete_orphans, find_orphans
 from tpuctl.cloud.journal import Journal
+from tpuctl.cloud.list import list_tpus
 from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE, Node
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.requests import reconcile
+from tpuctl.cloud.tpu import price_now
+from tpuctl.errors import NotLoggedInError, UnavailableError
+from tpuctl.providers.every import _sort_errors
+from tpuctl.providers.registry import open_provider
 from tpuctl.supervise.messages import WatchResult
 
 pytestmark = pytest.mark.slow
@@ -37,7 +43,7 @@ def plan_of(api: TpuApi, options: CreateOptions = SLICE) -> CreatePlan:
 
 def make(api: TpuApi, options: CreateOptions = SLICE) -> Created:
     made = create(api, plan_of(api, options), journal=Journal())
-    assert isinstance(made, Created), made
+    assert isinstance(made, Created), made.failures
     return made
 
 
@@ -143,6 +149,94 @@ def test_gc_finishes_a_killed_deletion(world: Worlds, monkeypatch: pytest.Monkey
             assert after == {}, f"killed after request {nth}, {request}"
     assert states[INCOMPLETE]
     assert states["READY"]
+
+
+GROUP = f"projects/practice/zones/{ZONE}/instanceGroupManagers/s1"
+
+
+def remove(here: GceWorld, path: str = GROUP) -> None:
+    """Delete one resource, as a user of the console does."""
+    api: Any = here.connect()
+    api._api._http.send("DELETE", path, api._api._doing("delete", "s1"))
+    here.clock.sleep(120)
+
+
+def test_a_group_that_goes_between_two_requests_leaves_its_parts_visible(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api)
+    seen: list[str] = []
+
+    def vanish(reply: Any, *_: Any, **__: Any) -> None:
+        if reply.request.path_url.endswith("instanceGroupManagers/s1") and not seen:
+            seen.append(reply.request.path_url)
+            remove(here)
+
+    api: Any = here.connect()
+    api._api._http._session.hooks["response"].append(vanish)
+    assert (api.get_node("s1", zone=ZONE).state, len(seen)) == (INCOMPLETE, 1)
+
+
+def test_a_slice_whose_group_was_deleted_is_made_again_by_the_same_create(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    create(here.api, plan_of(here.api), journal=Journal(), wait=False)
+    remove(here)
+    spot = create(here.api, plan_of(here.api, replace(SLICE, spot=True)), journal=Journal())
+    assert isinstance(spot, NotCreated)
+    assert spot.error.hint == f"tpuctl delete s1 --zone {ZONE}"
+    # The service answers a repeated request id with the operation of the group that is gone.
+    assert (make(here.api).state, left(here.api)) == ("READY", {"s1": "READY"})
+
+
+def test_a_slice_that_lost_a_vm_is_dead_costs_the_others_and_can_be_deleted(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    assert make(here.api).usd_per_hour == 43.2
+    remove(here, f"projects/practice/zones/{ZONE}/instances/s1-w-001")
+    (tpu,) = list_tpus(here.api).tpus
+    assert (tpu.state, tpu.usd_per_hour) == ("TERMINATED", 32.4)
+    collect(here)
+    assert left(here.api) == {}
+
+
+def test_a_slice_without_machines_costs_nothing_and_says_why(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, {"zones": {ZONE: {**V6E, "capacity_chips": 8}}})
+    made = create(here.api, plan_of(here.api), journal=Journal(), wait=False)
+    assert isinstance(made, Created)
+    here.clock.sleep(60)
+    node = here.api.get_node("s1", zone=ZONE)
+    assert (node.state, price_now(node)) == ("CREATING", 0)
+    assert "does not have enough resources" in node.health_description
+
+
+def test_a_reply_that_is_not_json_does_not_say_that_a_slice_is_gone(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api)
+
+    def spoil(reply: Any, *_: Any, **__: Any) -> None:
+        reply._content = b"<html>"
+
+    api: Any = here.connect()
+    api._api._http._session.hooks["response"].append(spoil)
+    with pytest.raises(UnavailableError):
+        api.get_node("s1", zone=ZONE)
+
+
+def test_an_expired_login_is_a_failure_only_where_a_plane_is_in_use(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(open_gce(world, monkeypatch).api)
+    planes = [open_provider("gce"), open_provider("cloud-tpu")]
+    notes, failures = _sort_errors([(each, NotLoggedInError("expired")) for each in planes])
+    assert (len(notes), len(failures)) == (1, 1)
 
 
 # The first attempt waits until its TPU is taken away, the second ends.

@@ -102,9 +102,9 @@ class Server:
                 self.send_response(status)
                 if status == 302:
                     self.send_header("Location", f"{here.address}/else")
-                self.send_header("Content-Length", "2")
+                self.send_header("Content-Length", "13")
                 self.end_headers()
-                self.wfile.write(b"{}")
+                self.wfile.write(b'{"kind": "X"}')
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Keep quiet."""
@@ -172,7 +172,7 @@ def run_plugin(path: Path | str) -> dict[str, Any]:
 def test_a_token_is_sent_to_a_server_that_its_authority_vouches_for(
     server: Server, config: Configs
 ) -> None:
-    assert config({"token": "good"}).get("x") == {}
+    assert config({"token": "good"}).get("x") == {"kind": "X"}
     assert server.seen == [("Bearer good", False)]
 
 
@@ -180,7 +180,7 @@ def test_a_token_file_is_read_beside_the_kubeconfig(
     server: Server, config: Configs, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("good\n")
-    assert config({"tokenFile": "token"}).get("x") == {}
+    assert config({"tokenFile": "token"}).get("x") == {"kind": "X"}
 
 
 def test_a_client_certificate_is_presented(server: Server, config: Configs, tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_client_certificate_is_presented(server: Server, config: Configs, tmp_
         "client-certificate-data": b64(server.client[0]),
         "client-key-data": b64(server.client[1]),
     }
-    assert config(data).get("x") == {}
+    assert config(data).get("x") == {"kind": "X"}
     (tmp_path / "c.pem").write_bytes(server.client[0])
     (tmp_path / "k.pem").write_bytes(server.client[1])
-    assert config({"client-certificate": "c.pem", "client-key": "k.pem"}).get("x") == {}
+    assert config({"client-certificate": "c.pem", "client-key": "k.pem"}).get("x") == {"kind": "X"}
     assert server.seen == [(None, True)] * 2
 
 
@@ -247,7 +247,7 @@ def test_a_plugin_is_asked_once_and_again_when_its_token_expires_or_is_revoked(
 def test_a_plugin_may_give_a_certificate(server: Server, config: Configs, tmp_path: Path) -> None:
     cert, key = (each.decode() for each in server.client)
     answer = credential(clientCertificateData=cert, clientKeyData=key).replace("\\n", "\\\\n")
-    assert config(run_plugin(plugin(tmp_path, answer))).get("x") == {}
+    assert config(run_plugin(plugin(tmp_path, answer))).get("x") == {"kind": "X"}
     assert server.seen == [(None, True)]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.conftest import Tpuctl
 from tests.gke_world import SCALE, Clusters, launch
 from tests.gke_world import cluster as cluster
 from tests.waiting import wait_until
+from tpuctl.emulator.kubernetes.pods import finds_names
 from tpuctl.providers.gke.client import Cluster, find_context
 from tpuctl.providers.gke.follow import exit_of, worker_of
 from tpuctl.providers.gke.runs import find, run_store
@@ -28,8 +30,12 @@ ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
 @pytest.mark.slow
 def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster()
-    result = tpuctl(*launch("--num-slices", "2", "--json"))
-    assert result.exit_code == 0
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # The hosts find each other by the names of the JobSet, where the system has namespaces.
+    meet = ("--env", f"PORT={port}") if finds_names() else ()
+    result = tpuctl(*launch("--num-slices", "2", "--json", *meet))
+    assert result.exit_code == 0, result.stderr
     data = result.data
     assert (data["state"], data["returncode"], data["provider"]) == ("Completed", 0, "gke")
     assert [each["cause"] for each in data["attempts"]] == ["done"]

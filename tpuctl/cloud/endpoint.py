@@ -86,9 +86,9 @@ def is_loopback(host: str) -> bool:
 
 def _refusal(text: str, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"Cannot use the Cloud TPU endpoint {text!r}: {why}.",
+        f"Cannot use the endpoint {text!r}: {why}.",
         hint="For an emulator: the address that `tpuctl emulator start` prints, such as "
-        "127.0.0.1:8471. For Google's: leave TPUCTL_TPU_ENDPOINT unset.",
+        "127.0.0.1:8471. For Google's: none. To see where it is set: tpuctl config",
     )
 
 

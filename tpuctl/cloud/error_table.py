@@ -33,6 +33,7 @@ T = TypeVar("T")
 _NONSENSE = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
+_ROLES = {"compute.googleapis.com": "roles/compute.instanceAdmin.v1"}
 _QUOTA_ID = re.compile(r"(\b\w+PerProject\w*\b)")
 
 
@@ -101,6 +102,7 @@ def translate(fault: Fault, context: RequestContext) -> TpuctlError:
         zone=context.zone,
         name=context.name,
         service=fault.service or "tpu.googleapis.com",
+        role=_ROLES.get(fault.service, "roles/tpu.admin"),
     )
     kind = error_classes()[rule.error]
     if hint and kind is ZoneHiddenError and context.zone not in (zones := all_zones()):
@@ -112,7 +114,7 @@ def translate(fault: Fault, context: RequestContext) -> TpuctlError:
 
 def error_classes() -> dict[str, type[TpuctlError]]:
     """Return the error classes by their codes."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [each for each in vars(errors).values() if "code" in getattr(each, "__dict__", ())]
     return {kind.code: kind for kind in kinds if issubclass(kind, TpuctlError)}
 
 

@@ -110,13 +110,13 @@ class Journal:
         ours = (api.project, api.endpoint)
         return tuple(e for e in found if e and (e.project, e.endpoint) == ours)
 
-    def named(self, tpu: str, project: str | None) -> list[JournalEntry]:
-        """Return the entries of a TPU that may exist, on any endpoint."""
+    def named(self, tpu: str | None, project: str | None) -> list[JournalEntry]:
+        """Return the entries of a TPU, or of all, that may exist, on any endpoint."""
         found = (_read(path) for path in sorted(self.folder.glob("*.json")))
         return [
             entry
             for entry in found
-            if entry and entry.name == tpu and entry.phase not in ("closed", "abandoned")
+            if entry and tpu in (None, entry.name) and entry.phase not in ("closed", "abandoned")
             if project in (None, entry.project)
         ]
 

@@ -179,7 +179,7 @@ def _search(api: TpuApi, name: str) -> Resource:
 def _why_gone(api: TpuApi, name: str, zone: str) -> str:
     """Say what the service knows about a TPU that is gone."""
     found = attempt(lambda: api.why_gone(name, zone=zone))
-    return f": {found}" if isinstance(found, Departure) else ""
+    return f": {found}".rstrip(".") if isinstance(found, Departure) else ""
 
 
 def read_optional(get: Callable[..., T], name: str | None, zone: str) -> T | None:

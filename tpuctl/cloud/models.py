@@ -89,8 +89,9 @@ class DataDisk(NamedTuple):
 class Node:
     """A TPU as the API sees it. Worker i is `endpoints[i]`.
 
-    `expires` is when the service itself ends it, `billed_from` when it started; `error` is why its
-    VMs cannot be created. A slice on Compute Engine is INCOMPLETE while some of its three parts
+    `expires` is when the service itself ends it, `billed_from` when it started; `billed_share` is
+    the part of its VMs that cost money, where the state does not tell; `error` is why its VMs
+    cannot be created. A slice on Compute Engine is INCOMPLETE while some of its three parts
     exist, but no group of VMs.
     """
 
@@ -121,6 +122,7 @@ class Node:
     reservation: str | None = None
     expires: datetime | None = None
     billed_from: datetime | None = None
+    billed_share: float | None = None
     error: TpuctlError | None = None
 
     @property
@@ -223,7 +225,7 @@ class Departure:
             "expired": f"its time to live ended{when}",
             "deleted": f"{self.by or 'a user'} deleted it{when}",
             "host_error": f"its machine failed{when}",
-            "not_created": f"it was not created: {self.error}" if self.error else "it lapsed",
+            "not_created": str(self.error) if self.error else "it lapsed",
         }[self.cause]
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.journal import KEEP_CLOSED, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.lookup import Resource, attempt, read_optional
-from tpuctl.cloud.models import INCOMPLETE, LABEL_CREATE_ID, Node, Operation
+from tpuctl.cloud.models import INCOMPLETE, LABEL_CREATE_ID, Node, Operation, QueuedResource
 from tpuctl.cloud.plan import CreatePlan, Offer, request_for
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import describe_node
@@ -20,7 +20,7 @@ from tpuctl.errors import (
     TpuctlError,
     UnavailableError,
 )
-from tpuctl.hardware.compute_engine import GCE, flex_limits
+from tpuctl.hardware.compute_engine import GCE, flex_limits, model_of
 
 CANCEL_TIMEOUT_S = 300.0
 """How long a cancelled request is followed; after that, the journal and `gc` take care of it."""
@@ -77,7 +77,7 @@ def submit(
         return api.create_node(request)
 
     try:
-        accepted = _send(api, journal, entry, send, timeout_s)
+        accepted = _send(api, journal, entry, send, timeout_s, plan)
         if accepted.create_id == entry.create_id:
             return accepted
         return _complete(api, journal, accepted, plan, offer)
@@ -107,6 +107,7 @@ def _send(
     entry: JournalEntry,
     send: Callable[[], Operation],
     timeout_s: float,
+    plan: CreatePlan,
 ) -> JournalEntry:
     polling, lost = None, 0
     while True:
@@ -127,7 +128,7 @@ def _send(
         if resource and is_own and resource.state != INCOMPLETE:
             return journal.update(entry, phase="accepted", created=resource.created)
         if resource and not is_own and resource.state != "DELETING":
-            return _adopt(api, journal, entry, resource)
+            return _adopt(api, journal, entry, resource, plan)
         lost += isinstance(refusal, UnavailableError)
         polling = polling or Polling(api.clock, timeout_s=timeout_s)
         if not polling.next() or lost >= _MAX_LOST_REPLIES:
@@ -176,7 +177,9 @@ def entries_of(journal: Journal, resources: Iterable[Resource]) -> list[JournalE
     return [entry for resource, entry in found if entry and is_of(resource, entry)]
 
 
-def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource) -> JournalEntry:
+def _adopt(
+    api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resource, plan: CreatePlan
+) -> JournalEntry:
     """Resume an interrupted create of the same TPU; raises AlreadyExistsError for any other TPU.
 
     A create is interrupted when no process follows it and it was not reported as ready.
@@ -187,6 +190,7 @@ def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resourc
         and (earlier.phase != "ready" or earlier.outcome == FOUND)
         and not journal.is_alive(earlier.session)
         and all(getattr(earlier, name) == getattr(entry, name) for name in _SAME)
+        and (isinstance(resource, QueuedResource) or model_of(resource) == model_of(plan.options))
     ):
         journal.forget(entry)
         return journal.update(
@@ -205,6 +209,11 @@ def _adopt(api: TpuApi, journal: Journal, entry: JournalEntry, resource: Resourc
         raise AlreadyExistsError(
             f"{entry.name} in {entry.zone} is {resource.state}: it is dead, but holds its name and "
             "quota until it is deleted.",
+            hint=f"tpuctl delete {command}",
+        )
+    if resource.state == INCOMPLETE:
+        raise AlreadyExistsError(
+            f"Parts of another slice {entry.name} are left in {entry.zone}.",
             hint=f"tpuctl delete {command}",
         )
     raise AlreadyExistsError(

@@ -191,7 +191,10 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
     kind = known_type(node.accelerator_type)
     price = price_now(node)
     hours = max(0.0, (now - (node.billed_from or node.created)).total_seconds()) / 3600
-    cost = 0.0 if node.state in _NEVER_BILLED else round(price * hours, 4) if price else None
+    if node.state in _NEVER_BILLED or (node.billed_share == 0 and node.state == "CREATING"):
+        cost: float | None = 0.0
+    else:
+        cost = round(price * hours, 4) if price and node.state not in _FREE_STATES else None
     known = {**shared(Tpu, node), "expires": expires_at(node)}
     known["data_disks"] = tuple(disk.source for disk in node.data_disks)
     return Tpu(
@@ -243,10 +246,15 @@ def expires_at(node: Node) -> datetime | None:
 
 
 def price_now(node: Node) -> float | None:
-    """Return what a node costs per hour now: 0 when it is dead or stopped; None if unknown."""
-    if node.state in _FREE_STATES:
+    """Return what a node costs per hour now: 0 when it is dead or stopped; None if unknown.
+
+    A slice that is dead may have VMs that still run.
+    """
+    share = node.billed_share
+    if share == 0 or (share is None and node.state in _FREE_STATES):
         return 0.0
-    return _price(node.provider, node.accelerator_type, node.zone, model_of(node))
+    price = _price(node.provider, node.accelerator_type, node.zone, model_of(node))
+    return price if price is None or share is None else round(price * share, 4)
 
 
 @cache

@@ -115,4 +115,6 @@ def _check_hope(seen: Resource) -> None:
 
 
 def _progress(seen: Resource, polling: Polling) -> Progress:
-    return Progress(f"{seen.name} in {seen.zone}", polling.waited_s, unit="s", note=seen.state)
+    why = seen.health_description if isinstance(seen, Node) else ""
+    note = ": ".join(filter(None, (seen.state, why)))
+    return Progress(f"{seen.name} in {seen.zone}", polling.waited_s, unit="s", note=note)

@@ -20,7 +20,7 @@ from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress
 from tpuctl.providers.offers import Offers, rank
 from tpuctl.providers.port import Provider, ProviderOffer
-from tpuctl.providers.registry import is_plane
+from tpuctl.providers.registry import is_plane, plane_is_used
 
 _NOT_SET_UP = (NotLoggedInError, MissingExtraError, InvalidInputError)
 """What a provider raises that this user does not use."""
@@ -33,9 +33,13 @@ def list_everywhere(providers: Sequence[Provider], zone: str | None) -> TpuList:
     """List the TPUs of all providers; raises the error of the only one, or where all fail."""
     answers = attempt_all([partial(each.list, zone) for each in providers], at_once=8)
     lists = [answer for answer in answers if isinstance(answer, TpuList)]
-    errors = [answer for answer in answers if isinstance(answer, TpuctlError)]
+    errors = [
+        (provider, answer)
+        for provider, answer in zip(providers, answers, strict=True)
+        if isinstance(answer, TpuctlError)
+    ]
     if not lists:
-        raise errors[0]
+        raise errors[0][1]
     if not errors and len(lists) == 1:
         return lists[0]
     notes, failures = _sort_errors(errors)
@@ -54,10 +58,21 @@ def list_everywhere(providers: Sequence[Provider], zone: str | None) -> TpuList:
     )
 
 
-def _sort_errors(errors: Sequence[TpuctlError]) -> tuple[list[str], list[TpuctlError]]:
-    """Tell providers that are not set up, which is worth a note, from those that failed."""
-    notes = [f"Not asked: {error}" for error in errors if isinstance(error, _NOT_SET_UP)]
-    return notes, [error for error in errors if not isinstance(error, _NOT_SET_UP)]
+def _sort_errors(
+    errors: Sequence[tuple[Provider, TpuctlError]],
+) -> tuple[list[str], list[TpuctlError]]:
+    """Tell providers that are not set up, which is worth a note, from those that failed.
+
+    A control plane that has TPUs of ours was set up, so that its login has expired.
+    """
+    notes: list[str] = []
+    failures: list[TpuctlError] = []
+    for provider, error in errors:
+        if isinstance(error, _NOT_SET_UP) and not plane_is_used(provider.abilities.name):
+            notes.append(f"Not asked: {error}")
+        else:
+            failures.append(error)
+    return notes, failures
 
 
 def plan_deletion(
@@ -103,35 +118,37 @@ def _join_deletions(parts: Sequence[DeleteResult], failures: Sequence[TpuctlErro
 def find_orphans(providers: Sequence[Provider], zone: str | None) -> tuple[Orphans, GcResult]:
     """Find the orphans of all providers; one that is not set up is left out beside others."""
     found: Orphans = []
-    errors: list[TpuctlError] = []
+    errors: list[tuple[Provider, TpuctlError]] = []
     for provider in providers:
         result = attempt(partial(provider.find_orphans, zone))
         if isinstance(result, TpuctlError):
-            errors.append(result)
+            errors.append((provider, result))
         else:
             found.append((provider, result))
     if not found:
-        raise errors[0]
-    return found, _join_orphans([result for _, result in found], _sort_errors(errors)[1])
+        raise errors[0][1]
+    notes, failures = _sort_errors(errors)
+    return found, _join_orphans([result for _, result in found], failures, notes)
 
 
 def delete_orphans(found: Orphans, whole: GcResult, on_progress: OnProgress) -> GcResult:
     """Delete what was found and still is an orphan."""
     done = [provider.delete_orphans(result, on_progress) for provider, result in found]
     joined = _join_orphans(done, ())
-    missed = [error for error in whole.not_planned if error not in joined.not_planned]
-    return replace(joined, not_planned=(*joined.not_planned, *missed)) if missed else joined
+    failures = dict.fromkeys((*joined.not_planned, *whole.not_planned))
+    notes = dict.fromkeys((*joined.unproven, *whole.unproven))
+    return replace(joined, not_planned=tuple(failures), unproven=tuple(notes))
 
 
-def _join_orphans(parts: Sequence[GcResult], failures: Sequence[TpuctlError]) -> GcResult:
-    if len(parts) == 1 and not failures:
-        return parts[0]
+def _join_orphans(
+    parts: Sequence[GcResult], failures: Sequence[TpuctlError], notes: Sequence[str] = ()
+) -> GcResult:
     return GcResult(
         tuple(orphan for part in parts for orphan in part.found),
         acted=any(part.acted for part in parts),
         unreachable_zones=tuple(zone for part in parts for zone in part.unreachable_zones),
         not_planned=(*(error for part in parts for error in part.not_planned), *failures),
-        unproven=tuple(text for part in parts for text in part.unproven),
+        unproven=(*(text for part in parts for text in part.unproven), *notes),
     ).summed()
 
 

@@ -137,6 +137,16 @@ def set_planes() -> tuple[str, ...]:
     return tuple(plane for plane in PLANES if plane_is_set(plane)) or PLANES[:1]
 
 
+def plane_is_used(plane: str) -> bool:
+    """Whether the settings choose a control plane, or the journal has TPUs on it."""
+    from tpuctl.cloud.journal import Journal, plane_at
+
+    is_local = bool(load_settings()["gce_endpoint" if plane == GCE else "tpu_endpoint"])
+    places = (entry.endpoint for entry in Journal().named(None, None))
+    used = {plane_at(each) for each in places if ("googleapis.com" in each) != is_local}
+    return plane in PLANES and (plane in used or plane == chosen_plane())
+
+
 def plane_in_journal(tpu: str, project: str | None) -> str | None:
     """Return the control plane on which this machine has created a TPU; None if it is unknown."""
     from tpuctl.cloud.journal import Journal, plane_at

@@ -130,6 +130,8 @@ def _running_cost(result: Created) -> str:
     if not result.id:
         return f"{price} once it exists; queueing is free."
     limit = f"; deleted by {result.expires:%Y-%m-%d %H:%M} UTC" if result.expires else ""
+    if result.usd_per_hour is None and result.provisioning != "units":
+        price = "billed at an unknown price"
     return f"{price} since {result.created:%H:%M} UTC{limit}."
 
 

@@ -252,7 +252,7 @@ class ComputeApi:
         path, target = reading.path_of(operation), str(operation.get("targetLink", ""))
         zone = path.partition("/zones/")[2].partition("/")[0]
         verb = str(operation.get("operationType") or "change")
-        what = "create" if verb == "insert" else verb
+        what = {"insert": "create"}.get(verb := verb.rpartition(".")[2], verb)
         context = self._doing(f"{what} TPU", reading.last(target), zone)
         return Operation(
             name=path,

@@ -118,10 +118,13 @@ class ComputeHttp:
         try:
             document = json.loads(text) if text else {}
         except (ValueError, RecursionError):
-            document = {}
+            document = None
         if reply.status_code >= 300:
             raise translate(_fault_of_reply(reply, document), context)
-        return document if isinstance(document, dict) else {}
+        if not isinstance(document, dict):
+            # Taken for empty, it would say that a TPU is gone that runs.
+            raise UnavailableError(f"{context.doing}: the reply is not a JSON object.")
+        return document
 
 
 def _fault_of_reply(reply: requests.Response, document: Any) -> Fault:

@@ -1,6 +1,7 @@
 """The three parts of a slice: made one after the other, read as one TPU, deleted in reverse."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -62,28 +63,31 @@ class Slices:
 
     def read(self, name: str, zone: str, context: RequestContext) -> Node | None:
         """Read a slice, or what is left of it; None where there is nothing of that name."""
-        path = f"projects/{self._project}/zones/{zone}/instanceGroupManagers/{name}"
-        if group := self._optional(path, context):
-            managed = [
-                each
-                for page in self._http.posted_pages(f"{path}/listManagedInstances", context)
-                for each in page.get("managedInstances") or ()
-            ]
-            members = [
-                each
-                for page in self._http.pages(
-                    f"projects/{self._project}/zones/{zone}/instances", context
-                )
-                for each in page.get("items") or ()
-                if reading.group_of(each) == name and reading.is_tpu(each)
-            ]
-            if node := self.node(group, members, managed, context):
+        with suppress(NotFoundError):  # The group may go between two requests.
+            if node := self._read_group(name, zone, context):
                 return node
         for path in self._part_paths(name, zone):
             part = self._optional(path, context)
             if part and (mark := read_mark(part)) and (mark.name, mark.zone) == (name, zone):
                 return reading.node_of_mark(mark)
         return None
+
+    def _read_group(self, name: str, zone: str, context: RequestContext) -> Node | None:
+        zone_path = f"projects/{self._project}/zones/{zone}"
+        path = f"{zone_path}/instanceGroupManagers/{name}"
+        group = self._http.send("GET", path, context)
+        managed = [
+            each
+            for page in self._http.posted_pages(f"{path}/listManagedInstances", context)
+            for each in page.get("managedInstances") or ()
+        ]
+        members = [
+            each
+            for page in self._http.pages(f"{zone_path}/instances", context)
+            for each in page.get("items") or ()
+            if reading.group_of(each) == name and reading.is_tpu(each)
+        ]
+        return self.node(group, members, managed, context)
 
     def node(
         self,
@@ -106,10 +110,14 @@ class Slices:
         if node.state in ("STOPPED", "STOPPING") or (node.state == "CREATING" and is_short):
             cause = self._why_gone(node.name, node.zone, node.created)
             node = reading.with_departure(node, cause)
+            if node.state == "DELETING":
+                # Of its VMs, not of the group, so that nothing deletes the rest.
+                node = replace(node, state="TERMINATED")
         # A flex-start waits through a lack of capacity; everything else is refused by it.
         waits = node.flex and all(isinstance(error, NoCapacityError) for error in errors)
-        if node.state == "CREATING" and errors and not waits:
-            return replace(node, error=errors[0])
+        if errors and node.state in ("CREATING", "PENDING"):
+            why = str(errors[0]).partition(": ")[2]
+            return replace(node, error=None if waits else errors[0], health_description=why)
         return node
 
     def marks(self, zone: str, context: RequestContext) -> Iterator[Mark]:
@@ -156,11 +164,20 @@ class Slices:
 
     def _insert(self, path: str, body: Json, mark: Mark, context: RequestContext) -> Json | None:
         """Send one part; None where this request made it before."""
-        query = {"requestId": request_id(mark.create_id, path.rpartition("/")[2])}
+        began, step = self._clock.now(), path.rpartition("/")[2]
+        made = f"{path}/{body['name']}"
         try:
-            return self._http.send("POST", path, context, body=body, query=query)
+            while True:
+                query = {"requestId": request_id(mark.create_id, step)}
+                sent = self._http.send("POST", path, context, body=body, query=query)
+                is_old = reading.read_time(sent.get("insertTime")) < began
+                is_over = is_old and sent.get("status") == "DONE"
+                if not is_over or self._optional(made, context):
+                    return sent
+                # The service remembers the request, but what it made was deleted since.
+                step += f" after {sent.get('name')}"
         except AlreadyExistsError:
-            there = self._optional(f"{path}/{body['name']}", context)
+            there = self._optional(made, context)
             known = read_mark(there or {})
             if known is None or known.create_id != mark.create_id:
                 raise

@@ -35,6 +35,7 @@ _STATES = {
     "SUSPENDED": "STOPPED",
     "TERMINATED": "STOPPED",
 }
+_BILLED = ("CREATING", "READY", "REPAIRING")
 _OF_GROUPS = ("created-by", "instance-template")
 _CAUSES: dict[str, Any] = {
     "compute.instances.preempted": "preempted",
@@ -112,7 +113,9 @@ def node_of_slice(group: Json, instances: Sequence[Json], managed: Sequence[Json
     ordered = sorted(instances, key=_worker_order)
     state = _slice_state(group, ordered, managed, size)
     id_ = f"slice-{mark.create_id}" if mark else str(group.get("id", ""))
-    return _node(str(group["name"]), ordered, state, id_, size, group, mark)
+    node = _node(str(group["name"]), ordered, state, id_, size, group, mark)
+    billed = sum(_STATES.get(str(each.get("status"))) in _BILLED for each in ordered)
+    return replace(node, billed_share=billed / max(size, len(ordered), 1))
 
 
 def with_departure(node: Node, departure: Departure | None) -> Node:
@@ -134,6 +137,9 @@ def node_of_mark(mark: Mark) -> Node:
         created=mark.at,
         labels={LABEL_CREATE_ID: mark.create_id},
         provider=GCE,
+        spot=mark.model == "SPOT",
+        reserved=mark.model == "RESERVATION_BOUND",
+        flex=mark.model == "FLEX_START",
     )
 
 

@@ -127,7 +127,7 @@ class Controller:
         for pod in pods:
             started = self._kubelet.find(pod)
             if not started and self._age(_bound_at(pod)) >= self._plan.start_s:
-                self._kubelet.start(pod, self._injected(job_set, job, pod))
+                self._kubelet.start(pod, self._injected(job_set, job, pod), _names(job_set))
         self._preempt(job_set, job, pods)
         self._conclude(job, pods)
 
@@ -158,8 +158,7 @@ class Controller:
         }
         template["metadata"]["labels"][_INDEX] = str(index)
         template["metadata"]["labels"]["batch.kubernetes.io/job-name"] = job["metadata"]["name"]
-        network = job_set["spec"].get("network", {})
-        subdomain = network.get("subdomain", job_set["metadata"]["name"])
+        subdomain = _subdomain(job_set)
         template["spec"] |= {"hostname": name, "subdomain": subdomain}
         for container in template["spec"]["containers"]:
             for kind, amounts in container.get("resources", {}).items():
@@ -316,6 +315,22 @@ class Controller:
         """Return the seconds since a time of the API."""
         then = datetime.fromisoformat(time.replace("Z", "+00:00"))
         return (self._objects.now() - then) / timedelta(seconds=1)
+
+
+def _subdomain(job_set: Document) -> str:
+    name: str = job_set["metadata"]["name"]
+    return str(job_set["spec"].get("network", {}).get("subdomain", name))
+
+
+def _names(job_set: Document) -> list[str]:
+    """Return the names by which the pods of a JobSet find each other."""
+    name, domain = job_set["metadata"]["name"], _subdomain(job_set)
+    return [
+        f"{name}-{each['name']}-{job}-{pod}.{domain}"
+        for each in job_set["spec"]["replicatedJobs"]
+        for job in range(each.get("replicas", 1))
+        for pod in range(_count(each["template"], "parallelism"))
+    ]
 
 
 def _owner(document: Document) -> Document:

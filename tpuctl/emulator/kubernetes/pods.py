@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from tpuctl.emulator.confine import HOSTS
 from tpuctl.emulator.kubernetes.objects import Objects, set_condition
 from tpuctl.emulator.kubernetes.plan import ACCELERATOR_TYPE, GOOGLE, TPU
 from tpuctl.emulator.methods import Document
@@ -47,9 +49,14 @@ class Kubelet:
         """Return a pod that has been started."""
         return self._pods.get(document["metadata"]["uid"])
 
-    def start(self, document: Document, injected: Mapping[str, str]) -> None:
-        """Start a pod that has a node."""
+    def start(self, document: Document, injected: Mapping[str, str], names: Iterable[str]) -> None:
+        """Start a pod that has a node; `names` are those of the pods of its JobSet."""
         folder = self._folder / document["metadata"]["uid"]
+        folder.mkdir(parents=True, exist_ok=True)
+        known = Path(HOSTS).read_text(encoding="utf-8") if Path(HOSTS).is_file() else ""
+        names = (document["spec"]["hostname"], *names)
+        lines = "".join(f"127.0.0.1 {name}\n" for name in names)
+        (folder / "hosts").write_text(f"{known.rstrip()}\n{lines}", encoding="utf-8")
         pod = Pod(document, folder, injected)
         self._pods[document["metadata"]["uid"]] = pod
         pod.thread = threading.Thread(target=self._run, args=(pod,), daemon=True)
@@ -127,9 +134,12 @@ class Kubelet:
             command[0] = sys.executable
         lines = pod.logs.setdefault(name, [])
         self._set_state(pod, name, {"running": {"startedAt": self._objects.time()}}, is_init)
+        command = command or ["true"]
+        if finds_names():
+            command = [*_with_names(pod.folder / "hosts"), *command]
         try:
             process = pod.process = subprocess.Popen(  # noqa: S603 (what the user's JobSet says)
-                command or ["true"], cwd=self._work_folder(pod, container), env=env,
+                command, cwd=self._work_folder(pod, container), env=env,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
@@ -211,6 +221,22 @@ class Kubelet:
         for variable in container.get("env", ()):
             env[variable["name"]] = variable.get("value", "")
         return env
+
+
+def _with_names(hosts: Path) -> tuple[str, ...]:
+    bind = f'mount --bind "$0" {HOSTS} && exec setpriv --bounding-set=-all -- "$@"'
+    return ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private",
+            "--", "/bin/sh", "-c", bind, str(hosts))  # fmt: skip
+
+
+@cache
+def finds_names() -> bool:
+    """Whether a pod can have an /etc/hosts of its own; else it does not find others by name."""
+    try:
+        command = [*_with_names(Path(HOSTS)), "true"]
+        return not subprocess.run(command, capture_output=True, check=False).returncode  # noqa: S603
+    except OSError:
+        return False
 
 
 def injected(

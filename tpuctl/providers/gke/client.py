@@ -40,8 +40,9 @@ _SILENCE_S = 300.0
 _MOST_BYTES = 64 << 20
 _PIECE, _LONGEST_LINE = 1 << 16, 1 << 20
 _PAGE, _MOST_PAGES = 500, 200
+_VERBS = {"GET": "read", "POST": "create", "PATCH": "change", "DELETE": "delete"}
+_REACHED = "kubectl cluster-info shows whether it answers."
 _KINDS: dict[int, type[TpuctlError]] = {
-    403: PermissionDeniedError,
     404: NotFoundError,
     409: AlreadyExistsError,
 }
@@ -133,8 +134,12 @@ class Cluster:
                 document = json.loads(data)
             except (ValueError, RecursionError):
                 document = None
-            if not isinstance(document, dict):
-                raise UnavailableError(f"{self._where} answered with something that is not JSON.")
+            # Taken for empty, it would say that a job is gone that runs.
+            if not isinstance(document, dict) or "kind" not in document:
+                raise UnavailableError(
+                    f"{self._could_not(verb, path)}: the reply is not an object of Kubernetes.",
+                    hint=_REACHED,
+                )
             return document
 
         return repeated(self.clock, send, after_lost_reply=repeat)
@@ -142,6 +147,10 @@ class Cluster:
     @property
     def _where(self) -> str:
         return f"The cluster {self.context.name}"
+
+    def _could_not(self, verb: str, path: str) -> str:
+        what = path.partition("/namespaces/")[2].split("/")[1:] or [path.rpartition("/")[2]]
+        return f"Could not {_VERBS[verb]} {' '.join(what)} in the cluster {self.context.name}"
 
     @contextmanager
     def _sent(
@@ -156,13 +165,14 @@ class Cluster:
         except urllib.error.HTTPError as error:
             with error:
                 self._observe(error.headers, sent)
-                raise self._error(error.code, _status(error), error.headers) from error
+                doing = self._could_not(verb, path)
+                raise self._error(doing, error.code, _status(error), error.headers) from error
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             host = urlsplit(self.context.server).hostname
             raise UnavailableError(
                 f"Could not reach the cluster {self.context.name} ({host}): {why}.",
-                hint="kubectl cluster-info shows whether it answers.",
+                hint=_REACHED,
             ) from error
 
     def _open(
@@ -204,18 +214,22 @@ class Cluster:
         if time := read_time(headers):
             self.clock.observe(time, sent=sent)
 
-    def _error(self, code: int, status: Json, headers: Any) -> TpuctlError:
-        said = f"{self._where} says: {redact(str(status.get('message')))} (HTTP {code})."
+    def _error(self, doing: str, code: int, status: Json, headers: Any) -> TpuctlError:
+        said = f"{doing}: {redact(str(status.get('message')))} (HTTP {code})."
         if code == 401:
             return NotLoggedInError(
-                f"{self._where} does not accept the login of the kubeconfig.",
+                f"{doing}: it does not accept the login of the kubeconfig.",
                 hint="gcloud auth login, or: kubectl auth whoami",
             )
         if code == 429:
             wait = str(headers.get("Retry-After") or "")
             return RateLimitedError(said, retry_after_s=float(wait) if wait.isdecimal() else None)
+        if code == 403:
+            return PermissionDeniedError(said, hint="kubectl auth can-i --list")
         if code >= 500:
-            return UnavailableError(said)
+            return UnavailableError(said, hint=_REACHED)
+        if code == 410:
+            return UnavailableError(said, hint="Run the same command again.")
         if code == 409 and status.get("reason") != "AlreadyExists":
             return WrongStateError(said)
         return _KINDS.get(code, InvalidInputError)(said)

@@ -29,6 +29,7 @@ from tpuctl.providers.gke.runs import OVER, Note, find, place_of, run_store
 from tpuctl.providers.port import Abilities, Login, ProviderOffer
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
 from tpuctl.remote.output import Sink
+from tpuctl.units import format_count
 
 NAME = "gke"
 _LAUNCH = "tpuctl launch SCRIPT.py --on gke --accelerator-type v6e-16"
@@ -224,7 +225,10 @@ class Gke:
         state = "READY" if phases and set(phases) <= {"Running", "Succeeded"} else "CREATING"
         state = "SUSPENDED" if (job_set.get("spec") or {}).get("suspend") else state
         restarts = int((job_set.get("status") or {}).get("restarts") or 0)
-        told = (f"{over}: {why}" if over else "", f"{restarts} restarts" if restarts else "")
+        told = (
+            f"{over}: {why}" if over else "",
+            format_count(restarts, "restart") if restarts else "",
+        )
         provisioning: Any = labels.get(PROVISIONING, "on_demand")
         return Tpu(
             name=str(meta["name"]),

@@ -129,11 +129,13 @@ def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> Cl
 
 def _reasons(made: JobSetSpec, packed: Packed) -> tuple[str, ...]:
     slices = format_count(made.options.num_slices, "slice")
+    times = made.options.max_restarts
+    crashes = f"crashes only {format_count(times, 'time')}" if times else "crashes do not"
     limit = f", and ends each attempt after {format_duration(made.limit_s)}" if made.limit_s else ""
     return (
         f"GKE: {slices} of {made.kind.accelerator_type}, {format_count(made.nodes, 'node')} each, "
         f"{made.provisioning.replace('_', ' ')}",
-        f"disruptions restart it, crashes only {made.options.max_restarts} times{limit}",
+        f"disruptions restart it, {crashes}{limit}",
         f"sends {format_count(packed.files, 'file')} with tpuctl, "
         f"{format_bytes(len(packed.archive))}, to a bucket",
         "what the job writes to its own disk is lost: write to gs://",
