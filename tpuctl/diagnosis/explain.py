@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures, named
-from tpuctl.diagnosis.evidence import confidence, doubt, is_aside, is_raised
+from tpuctl.diagnosis.evidence import confidence, doubt, is_aside, is_most, is_raised
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -124,6 +124,7 @@ class _Hit:
     text: str
     last_line: int
     aside: bool
+    most: bool
 
 
 @dataclass
@@ -172,7 +173,9 @@ class _Reader:
         line = plain.text[found.start : found.start + _LONGEST_QUOTE]
         end = plain.line_at(found.end - 1)
         aside = is_aside(self.lines, end)
-        hit = _Hit(failure, pattern, found, self.numbers[at], time, line, self.numbers[end], aside)
+        most = at == end and is_most(self.lines[at], found.end - found.start)
+        number, last = self.numbers[at], self.numbers[end]
+        hit = _Hit(failure, pattern, found, number, time, line, last, aside, most)
         self.patterns[failure.code].add(pattern)
         best = self.best.get(failure.code)
         if not best or pattern.weight > best.pattern.weight:
@@ -332,7 +335,7 @@ def _match(
     patterns: Collection[Pattern] = (),
 ) -> Match:
     parts = hit.found.parts if hit else {}
-    why = doubt(failure, patterns, aside=hit.aside) if hit else None
+    why = doubt(failure, patterns, aside=hit.aside, most=hit.most) if hit else None
     said = [why.reason, failure.cause] if why else [failure.cause]
     said += [d.format_map(parts) for d in failure.details if parts.keys() >= named(d)]
     here = _at(failure, machine) if machine else {}
@@ -346,7 +349,9 @@ def _match(
         cause=" ".join(said),
         fix=here.get("fix", failure.fix),
         fix_command=_filled(here.get("fix_command", failure.fix_command), parts),
-        confidence=confidence(failure, patterns, aside=hit.aside) if hit else failure.confidence,
+        confidence=confidence(failure, patterns, aside=hit.aside, most=hit.most)
+        if hit
+        else failure.confidence,
         source=failure.source,
         family=failure.family,
         matched=hit.pattern.words if hit else failure.code,
