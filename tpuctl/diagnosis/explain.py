@@ -345,7 +345,7 @@ def _match(
         said.append(f"Installed here: {', '.join(versions)}.")
     return Match(
         code=failure.code,
-        title=f"{why.title}: {failure.title}" if why else failure.title,
+        title=f"{why.title}: {failure.title}" if why and why.title else failure.title,
         cause=" ".join(said),
         fix=here.get("fix", failure.fix),
         fix_command=_filled(here.get("fix_command", failure.fix_command), parts),
