@@ -8,18 +8,25 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from tpuctl.diagnosis.catalogue import Failure, exclusive_words, families
+from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, exclusive_words, families
 from tpuctl.diagnosis.patterns import Pattern
 
 # With the right failure taken out, one pattern of fewer than 34 characters was wrong in 18 of 72
 # texts, two patterns in 7 of 311. What the catalogue is sure of was wrong in 2 of 50 from 24 on.
 _LOWEST = ("low", "medium", "high")
 _LONG_ENOUGH = {"high": 24, "medium": 34}
-# A phrase that is most of a message was right in 13 texts and wrong in 2 with its failure taken out.
+# A phrase that is most of a message was right in 13 texts, and with its failure out wrong in 2.
 _MOST, _SHORT, _LONG_LINE = 0.5, 15, 1000
 _RAISED = re.compile(r"(?:E +)?[\w.]{1,80}(?:Error|Exception|Interrupt)(?::|$)")
-_PREFIX = re.compile(r"(?:.{0,120}?\b)?(?:\w{1,60}(?:Error|Exception)|ERROR|Error|error)\b[^:]{0,30}: ?")
+_PREFIX = re.compile(
+    r"(?:.{0,120}?\b(?:\w{1,60}(?:Error|Exception)|ERROR|Error|error)\b[^:]{0,30}: ?)?"
+    r"(?:Bad StatusOr access: |Unable to initialize backend '\w+': |[A-Z_]{6,20}: )*"
+)
+_SUFFIX = " (set JAX_PLATFORMS="
 _ASIDE = re.compile(r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ')
+
+_LIBRARY = re.compile(r"(?:site|dist)-packages/(\w+)[/.]")
+_TRACE = 60
 
 
 class Doubt(NamedTuple):
@@ -42,9 +49,19 @@ def is_aside(lines: Sequence[str], at: int) -> bool:
     return any(_ASIDE.match(line) for line in lines[max(0, at - 1) : at + 1])
 
 
+def library_before(lines: Sequence[str], at: int) -> str | None:
+    """Return the library of the last frame above a line."""
+    above = (
+        _LIBRARY.search(lines[index][:_LONG_LINE])
+        for index in range(at, at - _TRACE, -1)
+        if index >= 0
+    )
+    return next((found[1] for found in above if found), None)
+
+
 def is_most(line: str, length: int) -> bool:
     """Whether so many characters are most of the message of a line."""
-    message = _PREFIX.sub("", line[:_LONG_LINE], 1).strip()
+    message = _PREFIX.sub("", line[:_LONG_LINE], 1).partition(_SUFFIX)[0].strip()
     return len(message) >= _SHORT and length >= _MOST * len(message)
 
 
@@ -64,7 +81,7 @@ def doubt(
 
     `aside`: the words stand outside of the message; `most`: they are most of the message.
     """
-    if failure.kind in ("unsure", "warning"):
+    if failure.kind in NO_CLAIM:
         return None
     if aside:
         reason = "The words stand in a frame or a notice, not in the last exception."
