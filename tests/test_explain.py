@@ -230,6 +230,9 @@ UNKNOWN = """Traceback (most recent call last):
     raise RuntimeError("No TPU devices were found. Use a TPU machine.")
 {}frobnicate.GrumpyError: the frobnicator is not greased"""
 
+COMMAND = """$ python train.py --note 'Ran out of memory in memory space hbm'
+frobnicate.GrumpyError: the frobnicator is not greased"""
+
 
 @pytest.mark.parametrize(
     ("text", "begins", "code"),
@@ -237,6 +240,7 @@ UNKNOWN = """Traceback (most recent call last):
         ("ERROR: [/usr/bin/ssh] exited with return code [255].", "Not sure why: ", "ssh_255"),
         ("Insufficient Permission", "Not sure why: ", "gcp_permission"),
         (f"No TPU platform found{' by me' * 9}", "Not sure, nearest known failure: ", "F29"),
+        (COMMAND, "Not sure, nearest known failure: ", "F66"),
         (UNKNOWN.format(""), "Not sure, nearest known failure: ", "lightning_no_tpu"),
     ],
 )

@@ -24,7 +24,10 @@ _PREFIX = re.compile(
     r"(?:Bad StatusOr access: |Unable to initialize backend '\w+': |[A-Z_]{6,20}: )*"
 )
 _SUFFIX = " (set JAX_PLATFORMS="
-_ASIDE = re.compile(r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ')
+_ASIDE = re.compile(
+    r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: '
+    r"|(?:[$>+!%#] ?)?(?:sudo |[A-Z_]+=\S+ )*(?:python3?|gcloud|kubectl|docker|pip3?|vllm) [-\w]"
+)
 
 _LIBRARY = re.compile(r"(?:site|dist)-packages/(\w+)[/.]")
 _TRACE = 60
@@ -46,7 +49,7 @@ def is_raised(line: str) -> bool:
 
 
 def is_aside(lines: Sequence[str], at: int) -> bool:
-    """Whether a line is a frame of a traceback, its source, or a notice of a log."""
+    """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
     return any(_ASIDE.match(line) for line in lines[max(0, at - 1) : at + 1])
 
 
