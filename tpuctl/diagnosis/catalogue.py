@@ -12,7 +12,7 @@ from typing import Any
 from tpuctl.diagnosis.patterns import Pattern
 
 _FOLDER = Path(__file__).parent / "data" / "failures"
-KINDS = ("cause", "general", "consequence", "wrapper", "unsure", "warning", "unknown")
+KINDS = ("cause", "general", "consequence", "wrapper", "unsure", "unknown", "warning")
 """From what explains most to what explains least.
 
 A `general` cause is right, but another cause in the same text says more. A `consequence` follows
@@ -21,7 +21,7 @@ names a family if nothing better matches, a `warning` is usually harmless, `unkn
 exception where nothing else matches.
 """
 
-NO_CLAIM = ("unsure", "warning", "unknown")
+NO_CLAIM = ("unsure", "unknown", "warning")
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ def explain_logs(
     hits = [hit for hit in hits if not any(_is_part_of(hit, other) for other in hits)]
     if any(hit.failure.kind not in NO_CLAIM for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unsure"]
-    if any(hit.failure.kind != "unknown" for hit in hits):
+    if any(hit.failure.kind not in ("unknown", "warning") for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unknown"]
     matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
     return Explanation(matches, size, log)
