@@ -67,6 +67,8 @@ def check_entry(known: Failure) -> None:
     assert known.cause.endswith(".")
     assert known.fix.endswith(".")
     assert known.patterns
+    conditions = (*known.only_if, *known.not_if)
+    assert not [words for words in conditions if words.endswith("_")], "never matches a longer word"
     assert known.sources
     for address, day in known.sources.items():
         assert address.strip() == address != ""
@@ -232,6 +234,23 @@ UNKNOWN = """Traceback (most recent call last):
 
 COMMAND = """$ python train.py --note 'Ran out of memory in memory space hbm'
 frobnicate.GrumpyError: the frobnicator is not greased"""
+
+
+def test_a_phrase_that_is_most_of_a_message_leaves_no_doubt() -> None:
+    (match,) = explain("RuntimeError: No TPU platform found").matches
+    assert match.title == failures()["F29"].title
+
+
+def test_where_nothing_matches_the_exception_and_its_library_are_named() -> None:
+    trace = """Traceback (most recent call last):
+  File "/usr/lib/python3.12/site-packages/frobnicate/core.py", line 9, in go
+ValueError: the frobnicator is not greased"""
+    explanation = explain(trace)
+    (match,) = explanation.matches
+    assert match.title.startswith("Not sure: ")
+    assert "ValueError" in match.cause
+    assert "frobnicate" in match.cause
+    assert explanation.exit_code == 1
 
 
 @pytest.mark.parametrize(
