@@ -11,12 +11,13 @@ from typing import NamedTuple
 from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, exclusive_words, families
 from tpuctl.diagnosis.patterns import Pattern
 
+_LOWEST = ("low", "medium", "high")
 # With the right failure taken out, one pattern of fewer than 34 characters was wrong in 18 of 72
 # texts, two patterns in 7 of 311. What the catalogue is sure of was wrong in 2 of 50 from 24 on.
-_LOWEST = ("low", "medium", "high")
 _LONG_ENOUGH = {"high": 24, "medium": 34}
-# A phrase that is most of a message was right in 13 texts, and with its failure out wrong in 2.
+# In shorter patterns a word of its own was wrong in 3 texts.
 _ONE_WORD = 12
+# A phrase that is most of a message was right in 13 texts, and with its failure out wrong in 2.
 _MOST, _SHORT, _LONG_LINE = 0.5, 15, 1000
 _RAISED = re.compile(r"(?:E +)?[\w.]{1,80}(?:Error|Exception|Interrupt)(?::|$)")
 _PREFIX = re.compile(
@@ -24,11 +25,10 @@ _PREFIX = re.compile(
     r"(?:Bad StatusOr access: |Unable to initialize backend '\w+': |[A-Z_]{6,20}: )*"
 )
 _SUFFIX = " (set JAX_PLATFORMS="
-_ASIDE = re.compile(
-    r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: '
-    r"|(?:[$>+!%#] ?)?(?:sudo |[A-Z_]+=\S+ )*(?:python3?|gcloud|kubectl|docker|pip3?|vllm) [-\w]"
+_ASIDE = re.compile(r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ')
+_COMMAND = re.compile(
+    r"(?:[$>+!%#] ?)?(?:sudo |[A-Z_]+=\S+ )*(?:python3?|gcloud|kubectl|docker|pip3?|vllm) [-\w]"
 )
-
 _LIBRARY = re.compile(r"(?:site|dist)-packages/(\w+)[/.]")
 _TRACE = 60
 
@@ -50,7 +50,8 @@ def is_raised(line: str) -> bool:
 
 def is_aside(lines: Sequence[str], at: int) -> bool:
     """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
-    return any(_ASIDE.match(line) for line in lines[max(0, at - 1) : at + 1])
+    around = lines[max(0, at - 1) : at + 1]
+    return any(map(_ASIDE.match, around)) or _COMMAND.match(lines[at]) is not None
 
 
 def library_before(lines: Sequence[str], at: int) -> str | None:
