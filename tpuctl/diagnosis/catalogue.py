@@ -12,13 +12,16 @@ from typing import Any
 from tpuctl.diagnosis.patterns import Pattern
 
 _FOLDER = Path(__file__).parent / "data" / "failures"
-KINDS = ("cause", "general", "consequence", "wrapper", "unsure", "warning")
+KINDS = ("cause", "general", "consequence", "wrapper", "unsure", "unknown", "warning")
 """From what explains most to what explains least.
 
 A `general` cause is right, but another cause in the same text says more. A `consequence` follows
 the failure of another process, a `wrapper` only surrounds the message with the cause, `unsure`
-names a family if nothing better matches, a `warning` is usually harmless.
+names a family if nothing better matches, a `warning` is usually harmless, `unknown` names only the
+exception where nothing else matches.
 """
+
+NO_CLAIM = ("unsure", "unknown", "warning")
 
 
 @dataclass(frozen=True)

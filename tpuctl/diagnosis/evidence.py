@@ -8,18 +8,36 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from tpuctl.diagnosis.catalogue import Failure, exclusive_words, families
+from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, exclusive_words, families
 from tpuctl.diagnosis.patterns import Pattern
 
+_LOWEST = ("low", "medium", "high")
 # With the right failure taken out, one pattern of fewer than 34 characters was wrong in 18 of 72
 # texts, two patterns in 7 of 311. What the catalogue is sure of was wrong in 2 of 50 from 24 on.
 _LONG_ENOUGH = {"high": 24, "medium": 34}
+# In shorter patterns a word of its own was wrong in 3 texts.
+_ONE_WORD = 12
+# A phrase that is most of a message was right in 13 texts, and with its failure out wrong in 2.
+_MOST, _SHORT, _LONG_LINE = 0.5, 15, 1000
 _RAISED = re.compile(r"(?:E +)?[\w.]{1,80}(?:Error|Exception|Interrupt)(?::|$)")
+_PREFIX = re.compile(
+    r"(?:.{0,120}?\b(?:\w{1,60}(?:Error|Exception)|ERROR|Error|error)\b[^:]{0,30}: ?)?"
+    r"(?:Bad StatusOr access: |Unable to initialize backend '\w+': |[A-Z_]{6,20}: )*"
+)
+_SUFFIX = " (set JAX_PLATFORMS="
 _ASIDE = re.compile(r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ')
+_COMMAND = re.compile(
+    r"(?:[$>+!%#] ?)?(?:sudo |[A-Z_]+=\S+ )*(?:python3?|gcloud|kubectl|docker|pip3?|vllm) [-\w]"
+)
+_LIBRARY = re.compile(r"(?:site|dist)-packages/(\w+)[/.]")
+_TRACE = 60
 
 
 class Doubt(NamedTuple):
-    """How an answer that is not sure begins, and why it is not sure."""
+    """How an answer that is not sure begins, and why it is not sure.
+
+    Without a title the failure is sure, and only which of its causes it has is not.
+    """
 
     title: str
     reason: str
@@ -31,37 +49,64 @@ def is_raised(line: str) -> bool:
 
 
 def is_aside(lines: Sequence[str], at: int) -> bool:
-    """Whether a line is a frame of a traceback, its source, or a notice of a log."""
-    return any(_ASIDE.match(line) for line in lines[max(0, at - 1) : at + 1])
+    """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
+    around = lines[max(0, at - 1) : at + 1]
+    return any(map(_ASIDE.match, around)) or _COMMAND.match(lines[at]) is not None
 
 
-def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool) -> str:
+def library_before(lines: Sequence[str], at: int) -> str | None:
+    """Return the library of the last frame above a line."""
+    above = (
+        _LIBRARY.search(lines[index][:_LONG_LINE])
+        for index in range(at, at - _TRACE, -1)
+        if index >= 0
+    )
+    return next((found[1] for found in above if found), None)
+
+
+def is_most(line: str, length: int) -> bool:
+    """Whether so many characters are most of the message of a line."""
+    message = _PREFIX.sub("", line[:_LONG_LINE], 1).partition(_SUFFIX)[0].strip()
+    return len(message) >= _SHORT and length >= _MOST * len(message)
+
+
+def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool, most: bool) -> str:
     """Return how sure the answer is: the catalogue's word, or less where the evidence is thin."""
-    if doubt(failure, patterns, aside=aside):
-        return "low"
+    if why := doubt(failure, patterns, aside=aside, most=most):
+        return "low" if why.title else min(failure.confidence, "medium", key=_LOWEST.index)
     if failure.confidence == "high" and len(patterns) == 1 and not _is_exclusive(patterns):
         return "medium"
     return failure.confidence
 
 
-def doubt(failure: Failure, patterns: Collection[Pattern], *, aside: bool) -> Doubt | None:
-    """Say why a text does not prove a failure, if it does not."""
-    if failure.kind in ("unsure", "warning"):
+def doubt(
+    failure: Failure, patterns: Collection[Pattern], *, aside: bool, most: bool
+) -> Doubt | None:
+    """Say why a text does not prove a failure, if it does not.
+
+    `aside`: the words stand outside of the message; `most`: they are most of the message.
+    """
+    if failure.kind in NO_CLAIM:
         return None
     if aside:
         reason = "The words stand in a frame or a notice, not in the last exception."
         return Doubt("Not sure, nearest known failure", reason)
     if failure.kind in ("wrapper", "general"):
-        return Doubt("Not sure why", "This message has several causes.")
+        # With a word of its own in most of the message it was right in 15 texts and wrong in none,
+        # with such a word only in 22 and 3, without one in 27 and 22.
+        is_known = failure.kind == "general" and most and _is_exclusive(patterns)
+        return Doubt("" if is_known else "Not sure why", "This message has several causes.")
     if len(patterns) > 1 or _is_exclusive(patterns):
         return None
     longest = max(pattern.weight for pattern in patterns)
     enough = _LONG_ENOUGH.get(failure.confidence)
-    if enough is None or longest < enough or failure.kind == "consequence":
+    is_long = enough is not None and longest >= (enough / 2 if most else enough)
+    if not is_long or failure.kind == "consequence":
         reason = f"Only one phrase points to this; it is about: {families()[failure.family]}."
         return Doubt("Not sure, nearest known failure", reason)
     return None
 
 
 def _is_exclusive(patterns: Collection[Pattern]) -> bool:
-    return any(pattern.needs & exclusive_words() for pattern in patterns)
+    known = (pattern for pattern in patterns if pattern.weight >= _ONE_WORD)
+    return any(pattern.needs & exclusive_words() for pattern in known)

@@ -8,8 +8,23 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
 
-from tpuctl.diagnosis.catalogue import KINDS, Failure, candidates, condition, failures, named
-from tpuctl.diagnosis.evidence import confidence, doubt, is_aside, is_raised
+from tpuctl.diagnosis.catalogue import (
+    KINDS,
+    NO_CLAIM,
+    Failure,
+    candidates,
+    condition,
+    failures,
+    named,
+)
+from tpuctl.diagnosis.evidence import (
+    confidence,
+    doubt,
+    is_aside,
+    is_most,
+    is_raised,
+    library_before,
+)
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -105,13 +120,14 @@ class Explanation(Outcome):
 
     @property
     def status(self) -> Status:
-        """`attention` if nothing matches."""
-        return "ok" if self.matches else "attention"
+        """`attention` if nothing matches, or only the exception is known."""
+        known = any(failures()[match.code].kind != "unknown" for match in self.matches)
+        return "ok" if known else "attention"
 
     @property
     def exit_code(self) -> int:
-        """1 if nothing matches."""
-        return 0 if self.matches else 1
+        """1 if nothing matches, or only the exception is known."""
+        return 0 if self.status == "ok" else 1
 
 
 @dataclass
@@ -124,6 +140,7 @@ class _Hit:
     text: str
     last_line: int
     aside: bool
+    most: bool
 
 
 @dataclass
@@ -172,7 +189,13 @@ class _Reader:
         line = plain.text[found.start : found.start + _LONGEST_QUOTE]
         end = plain.line_at(found.end - 1)
         aside = is_aside(self.lines, end)
-        hit = _Hit(failure, pattern, found, self.numbers[at], time, line, self.numbers[end], aside)
+        most = at == end and is_most(self.lines[at], pattern.weight)
+        if failure.kind == "unknown":
+            found.parts["exception"] = pattern.words.rstrip(":")
+            if library := library_before(self.lines, at):
+                found.parts["component"] = library
+        number, last = self.numbers[at], self.numbers[end]
+        hit = _Hit(failure, pattern, found, number, time, line, last, aside, most)
         self.patterns[failure.code].add(pattern)
         best = self.best.get(failure.code)
         if not best or pattern.weight > best.pattern.weight:
@@ -183,7 +206,7 @@ class _Reader:
 
     def settle(self) -> None:
         """Put what stands aside of the last exception after it, unless that only wraps it."""
-        said = [hit for hit in self.best.values() if hit.failure.kind not in ("unsure", "warning")]
+        said = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
         last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
         only_wraps = bool(last) and not last & {"cause", "general"}
         for hit in said:
@@ -252,8 +275,10 @@ def explain_logs(
     machine = here() if any(h.failure.on or h.failure.packages for h in best.values()) else None
     hits = sorted(best.values(), key=lambda hit: _rank(hit, log, machine))
     hits = [hit for hit in hits if not any(_is_part_of(hit, other) for other in hits)]
-    if any(hit.failure.kind not in ("unsure", "warning") for hit in hits):
+    if any(hit.failure.kind not in NO_CLAIM for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unsure"]
+    if any(hit.failure.kind not in ("unknown", "warning") for hit in hits):
+        hits = [hit for hit in hits if hit.failure.kind != "unknown"]
     matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
     return Explanation(matches, size, log)
 
@@ -332,7 +357,7 @@ def _match(
     patterns: Collection[Pattern] = (),
 ) -> Match:
     parts = hit.found.parts if hit else {}
-    why = doubt(failure, patterns, aside=hit.aside) if hit else None
+    why = doubt(failure, patterns, aside=hit.aside, most=hit.most) if hit else None
     said = [why.reason, failure.cause] if why else [failure.cause]
     said += [d.format_map(parts) for d in failure.details if parts.keys() >= named(d)]
     here = _at(failure, machine) if machine else {}
@@ -342,11 +367,13 @@ def _match(
         said.append(f"Installed here: {', '.join(versions)}.")
     return Match(
         code=failure.code,
-        title=f"{why.title}: {failure.title}" if why else failure.title,
+        title=f"{why.title}: {failure.title}" if why and why.title else failure.title,
         cause=" ".join(said),
         fix=here.get("fix", failure.fix),
         fix_command=_filled(here.get("fix_command", failure.fix_command), parts),
-        confidence=confidence(failure, patterns, aside=hit.aside) if hit else failure.confidence,
+        confidence=confidence(failure, patterns, aside=hit.aside, most=hit.most)
+        if hit
+        else failure.confidence,
         source=failure.source,
         family=failure.family,
         matched=hit.pattern.words if hit else failure.code,
