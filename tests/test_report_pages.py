@@ -158,8 +158,9 @@ def test_a_phone_shows_the_whole_page_and_paper_every_table(
     set_screen(browser, 680, "dark", "print")
     browser.evaluate("dispatchEvent(new Event('beforeprint'))")
     # Inside a drawing, widths are in its own units, whatever it is scaled to.
-    right = "one.ownerSVGElement ? one.getBoundingClientRect().right : one.scrollWidth"
-    cut = f"[...document.querySelectorAll('main *')].filter((one) => ({right}) > 681)"
+    right = "one.matches('text') ? one.getBoundingClientRect().right : one.scrollWidth"
+    every = "[...document.querySelectorAll('main *:not(svg *), main text')]"
+    cut = f"{every}.filter((one) => ({right}) > 681)"
     # The charts are drawn again for the new width, a frame later.
     wait_until(lambda: browser.evaluate(f"{cut}.map((one) => one.outerHTML.slice(0, 80))") == [])
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == (

@@ -7,7 +7,7 @@ for (const place of document.querySelectorAll("[data-chart]")) {
   // A bar for nothing too, so that the total is written beside it.
   if (!line) for (const each of series) each.data = each.data.map((value) => value ?? 0);
   const side = Math.min(150, 24 + 7 * Math.max(...labels.map((label) => label.length)));
-  const room = 20 + 7 * (unit.length + 6);
+  const room = 20 + 8 * (unit.length + 7);
   const number = { onlyInteger: false, scaleMinSpace: 60, labelInterpolationFnc: short };
   const chart = line
     ? new Chartist.LineChart(place, { labels, series }, {
