@@ -198,7 +198,8 @@ from tpuctl.profiling.frameworks.stacks import StackSampler
 ready = queue.Queue(2)
 
 def worked():
-    return sum(range(200_000))
+    # Longer than a sample's interval: what is sampled between two calls is not its doing.
+    return sum(range(2_000_000))
 
 def fill():
     while True:
@@ -209,7 +210,7 @@ threading.Thread(target=fill, daemon=True).start()
 def taken():
     sampler = StackSampler(sys.argv[1])
     sampler.start()
-    while sum(each.count for each in list(sampler.samples.values())) < 60:
+    while sum(each.count for each in list(sampler.samples.values())) < 30:
         ready.get()
     sampler.stop()
 

@@ -18,6 +18,7 @@ from tpuctl.emulator.kubernetes.plan import ACCELERATOR_TYPE, GOOGLE, TPU
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 from tpuctl.emulator.worker_processes import DEVICES, MARK, kill_everything
+from tpuctl.storage.local import write_atomically
 
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
 _SILENCE_S = 1.0
@@ -56,7 +57,7 @@ class Kubelet:
         known = Path(HOSTS).read_text(encoding="utf-8") if Path(HOSTS).is_file() else ""
         names = (document["spec"]["hostname"], *names)
         lines = "".join(f"127.0.0.1 {name}\n" for name in names)
-        (folder / "hosts").write_text(f"{known.rstrip()}\n{lines}", encoding="utf-8")
+        write_atomically(folder / "hosts", f"{known.rstrip()}\n{lines}")
         pod = Pod(document, folder, injected)
         self._pods[document["metadata"]["uid"]] = pod
         pod.thread = threading.Thread(target=self._run, args=(pod,), daemon=True)
