@@ -132,7 +132,7 @@ WALKS = {
         tpuctl launch mnist-cnn --set data=fake --set steps=20
         tpuctl launch train.py --dry-run -- --epochs 3
         tpuctl launch images --on kaggle --set epochs=3
-        tpuctl launch train.py --on gke --accelerator-type v6e-16 --dry-run > job.yaml
+        tpuctl launch train.py --on gke --accelerator-type v6e-16 --staging gs://bucket --detach
         tpuctl profile run --on kaggle -- python train.py
         tpuctl launch images --on auto --max-usd 5
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py

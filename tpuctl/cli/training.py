@@ -225,7 +225,7 @@ def launch(
         tpuctl launch train.py --on my-tpu --code . --detach
         tpuctl launch images --on kaggle --set epochs=3
         tpuctl launch images --on auto --max-usd 5
-        tpuctl launch train.py --on gke --accelerator-type v6e-16 --dry-run > job.yaml
+        tpuctl launch train.py --on gke --accelerator-type v6e-16 --staging gs://bucket --detach
     """
     name = None if host and on == "local" else on
     where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn, iap)
