@@ -34,8 +34,8 @@ NOTES = """# Licences of dependencies
 tpuctl itself is Apache-2.0. What it can install has the licences below, as the packages themselves
 declare them. One library is part of tpuctl's own files and of each HTML report: Chartist 1.5.0,
 which draws the charts, is MIT, Copyright (c) 2013 Gion Kunz; its notice stands in
-`tpuctl/reporters/chartist.js`. Look at two of them before you distribute
-an image or a product that contains them:
+`tpuctl/reporters/chartist.js`. Look at two licences before you distribute an image or a product
+that contains these packages:
 
 - **asyncssh** (extra `ssh`) is EPL-2.0 or GPL-2.0-or-later, at your choice: a weak copyleft.
 - **libtpu** (extra `aot`, and every TPU VM) is not open source: Google's terms of service apply.

@@ -16,7 +16,6 @@ OUTPUTS = ("text", "json", "toml", "yaml")
 REASONS = {
     "installs packages": "make smoke and make smoke-all install the wheel",
     "needs an account": "its emulated twin is executed on the same page or in the tutorial",
-    "needs a notebook": "tests/test_notebooks.py runs notebooks",
     "needs another program": "make test-clients or make test-hosted runs it",
     "needs other machines": "tests/test_remote_*.py run it on SSH servers of their own",
     "runs until Ctrl-C": "the tests of the command start and stop it",
@@ -30,6 +29,7 @@ EXECUTED_BY = {
     "test_docs_profile.py": "profile",
     "test_docs_training.py": "notebooks training",
     "test_fit_docs.py": "fit",
+    "test_lint_cli.py": "lint",
 }
 _MARK = re.compile(r"<!-- not run: (.+?) -->")
 

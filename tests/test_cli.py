@@ -122,6 +122,7 @@ def test_every_example_in_a_help_screen_parses(command: str, line: str) -> None:
         parse(shlex.split(before)[1:])
     program_name, *arguments = shlex.split(line)
     assert program_name == "tpuctl"
+    assert "--type" not in arguments, "one name for one option: --accelerator-type"
     assert f"{' '.join(arguments)} ".startswith(f"{command} ")
     parse(arguments)
 

@@ -1,5 +1,7 @@
 import re
+import shlex
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import tpuctl
 from benchmarks import side_attribution, side_by_side, side_detection
 from tests import pages
+from tests.test_cli import parse
 from tpuctl.cli.contents import CONTENTS
 
 ROOT = Path(__file__).parents[1]
@@ -79,12 +82,29 @@ def test_every_block_of_commands_is_executed_or_says_why_not() -> None:
     assert marked == {
         "installs packages": 9,
         "needs an account": 3,
-        "needs a notebook": 2,
         "needs another program": 5,
         "needs other machines": 3,
         "runs until Ctrl-C": 1,
-        "general form": 10,
+        "general form": 5,
     }
+
+
+def test_commands_that_are_not_run_parse_and_name_extras_that_exist() -> None:
+    marked = [each for page in pages.names() for each in pages.blocks(page) if each.reason]
+    lines = [
+        line.removeprefix("$ ")
+        for block in marked
+        if block.language != "python"
+        for line in block.text.splitlines()
+    ]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("tpuctl ")]
+    assert len(commands) > 10
+    for words in commands:
+        parse(words[1:])
+    named = {extra for line in lines for extra in re.findall(r"tpuctl\[(.+?)\]", line)}
+    known = metadata.metadata("tpuctl").get_all("Provides-Extra")
+    assert named
+    assert {extra for names in named for extra in names.split(",")} <= set(known or ())
 
 
 def test_a_block_without_a_fence_or_with_an_unknown_mark_is_found(

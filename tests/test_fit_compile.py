@@ -238,7 +238,7 @@ def test_create_is_told_what_cannot_fit_until_the_program_changes(
     fit(target, "v5e-1", batch_size=16384, session=session)
     [warning] = warnings("v5litepod-1")
     assert "each device needs 32 GiB and has 15.8 GiB" in warning
-    assert f"tpuctl fit {target} --type v5litepod-1" in warning
+    assert f"tpuctl fit {target} --accelerator-type v5litepod-1" in warning
     assert warnings("v6e-1") == []
     source = programs.read_text()
     programs.write_text(f"{source}\n")

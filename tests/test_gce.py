@@ -28,6 +28,7 @@ from tpuctl.cloud.requests import reconcile
 from tpuctl.emulator.confine import Confinement
 from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
 from tpuctl.providers.planes import choose_plane, provider_to_watch
+from tpuctl.providers.registry import open_to_create
 from tpuctl.remote.setup import recipes, set_up
 
 Made = Created | NotCreated
@@ -310,6 +311,19 @@ def test_the_same_commands_work_on_a_tpu_of_either_plane(
     deleted = tpuctl("delete", "old", "new", "--yes", "--json")
     assert {tpu["outcome"] for tpu in deleted.data["tpus"]} == {"deleted"}
     assert tpuctl("list", "--json").data["tpus"] == []
+
+
+def test_a_name_is_free_on_the_other_plane_once_its_tpu_is_gone(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, PLAIN)
+    assert isinstance(make(here.api), Created)
+    with pytest.raises(UsageError, match="Compute Engine has a TPU t1"):
+        open_to_create("cloud-tpu", "t1", project=None, on_warning=print)
+    here.api.delete_node("t1", zone=ZONE)
+    here.clock.sleep(600)
+    opened = open_to_create("cloud-tpu", "t1", project=None, on_warning=print)
+    assert opened.abilities.name == "cloud-tpu"
 
 
 def test_a_name_of_somebody_else_is_looked_up_on_both_planes(

@@ -25,7 +25,7 @@ NOT_RUN = {
     "tpuctl cp --host me@10.0.0.5 ./project :project": "needs other machines",
     "tpuctl data serve": "runs until Ctrl-C; tests/test_data_serve.py",
     "tpuctl data serve --host me@10.0.0.5,me@10.0.0.6": "needs other machines",
-    "tpuctl watch t1 --type v6e-16 --zone us-east5-a --flex --ttl 24h -- python train.py":
+    "tpuctl watch t1 --accelerator-type v6e-16 --zone auto --flex --ttl 24h -- python train.py":
         "waits a day for its slice; tests/test_gce_slices.py",
     "tpuctl top my-tpu": "runs until Ctrl-C; tests/test_remote_top.py",
     "tpuctl emulator start --scenario faults.json --fresh": "runs until Ctrl-C; run with --detach",
@@ -132,7 +132,7 @@ WALKS = {
         tpuctl launch mnist-cnn --set data=fake --set steps=20
         tpuctl launch train.py --dry-run -- --epochs 3
         tpuctl launch images --on kaggle --set epochs=3
-        tpuctl launch train.py --on gke --type v6e-16 --num-slices 2 --dry-run > job.yaml
+        tpuctl launch train.py --on gke --accelerator-type v6e-16 --staging gs://bucket --detach
         tpuctl profile run --on kaggle -- python train.py
         tpuctl launch images --on auto --max-usd 5
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py

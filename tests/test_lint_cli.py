@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import tpuctl as library
-from tests import contract
+from tests import contract, pages
 from tests.conftest import Tpuctl
 from tests.lint_cases import notebook
 from tpuctl.errors import UsageError
@@ -182,10 +182,11 @@ def test_in_a_kernel_the_magic_lints_and_doctor_names_the_worst(
     from tests.test_doctor_notebook import executed
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    load, checked = pages.executed("lint", "python")
     outputs = executed(
         tmp_path,
-        "%load_ext tpuctl\nimport json as jax",
-        "%%tpulint colab\nimport os\nprint('ran')\nos.environ['COLAB_TPU_ADDR']",
+        f"{load}\nimport json as jax",
+        checked.replace("import os\n", "import os\nprint('ran')", 1),
         "__vsc_ipynb_file__ = 'day.ipynb'\nimport tpuctl\nprint(tpuctl.doctor())",
         "import sys\n!JPY_SESSION_NAME=day.ipynb {sys.executable} -m tpuctl doctor",
     )
@@ -194,8 +195,8 @@ def test_in_a_kernel_the_magic_lints_and_doctor_names_the_worst(
     assert "ran\n" not in lint
     assert "This notebook, cell 2, line 3" not in lint
     # The cell that lints has no finding of its own in the file: its magic is Python.
-    assert "This notebook, cell 2, line 4: T105" in " ".join(doctor.split())
-    assert "This notebook, cell 2, line 4: T105" in " ".join(child.split())
+    assert "This notebook, cell 2, line 5: T105" in " ".join(doctor.split())
+    assert "This notebook, cell 2, line 5: T105" in " ".join(child.split())
 
 
 def test_the_hook_of_pre_commit_runs_the_command_on_scripts_and_notebooks(

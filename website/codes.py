@@ -2,7 +2,9 @@
 
 from tpuctl.diagnosis.catalogue import Failure, failures, families
 from tpuctl.diagnosis.diagnose import CHECKS
+from tpuctl.linting.lint import fix_text
 from tpuctl.linting.models import Rule, rules
+from tpuctl.linting.targets import target
 
 RULES = "rules"
 FAILURES = "failures"
@@ -75,6 +77,7 @@ def _rules() -> str:
 
 
 def _rule(rule: Rule) -> str:
+    words, _, code = fix_text(rule, target("tpu-vm")).partition("\n")
     return (
         "\n".join(
             [
@@ -82,7 +85,10 @@ def _rule(rule: Rule) -> str:
                 "",
                 f"*{rule.severity}.* {_text(rule.why)}",
                 "",
-                f"Fix: {_text(rule.fix)} In a fix, {{keras}} and the like stand for code for your runtime.",
+                f"Fix: {_text(words)}",
+                *(["", "```python", *code.splitlines(), "```"] if code else []),
+                "",
+                "It finds, for example:",
                 "",
                 "```text",
                 *rule.bad.rstrip().splitlines(),

@@ -29,7 +29,7 @@ def fit(
     timeout_s: float = 300.0,
     on_progress: OnProgress = silent,
 ) -> Fit | FitComparison:
-    """Compile a program for one TPU type, or for several to compare; no TPU is needed.
+    """Compile a program for one accelerator type, or for several to compare; no TPU is needed.
 
     `target` is path.py:function, module:function, a .mlir or .stablehlo file, or a template.
     `batch_size` counts the examples per step on all chips together.

@@ -51,7 +51,8 @@ def list_(
 
 def offers(
     accelerator_type: Annotated[
-        str | None, Argument(metavar="[TYPE]", help="Type such as v5e-8. Default: small types.")
+        str | None,
+        Argument(metavar="[TYPE]", help="Accelerator type such as v5e-8. Default: small ones."),
     ] = None,
     provider: Provider = None,
     project: Project = None,
@@ -172,7 +173,7 @@ def gc(
 
 def migrate(
     name: Name,
-    to: Annotated[str, Option("--to", metavar="gce", help="Where to.")] = "gce",
+    to: Annotated[str, Option("--to", metavar="gce", help="Provider to move to.")] = "gce",
     yes: Annotated[
         bool, Option("--yes", "-y", help="Create it beside the old one. Default: only show it.")
     ] = False,
@@ -201,7 +202,9 @@ def migrate(
 def quota(
     accelerator_type: Annotated[
         str | None,
-        Argument(metavar="[TYPE]", help="Type such as v5e-8: show the zones it fits in."),
+        Argument(
+            metavar="[TYPE]", help="Accelerator type such as v5e-8: show the zones it fits in."
+        ),
     ] = None,
     project: Project = None,
 ) -> None:

@@ -26,7 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new TPU."
 Type = Annotated[
     str,
     typer.Option(
-        "--accelerator-type", "--type", metavar="TYPE", help="TPU type, such as v5e-8 or v4-32."
+        "--accelerator-type", "--type", metavar="TYPE", help="Accelerator type such as v5e-8."
     ),
 ]
 Zone = Annotated[str | None, zone_option("Zone; auto tries every zone that has the type.")]

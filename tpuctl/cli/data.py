@@ -251,7 +251,7 @@ def serve(
     internal_ip: workers.InternalIp = False,
     iap: workers.Iap = False,
 ) -> None:
-    """Run a tf.data service that only you can use, here and on its machines, until Ctrl-C.
+    """Run a tf.data service, here or on other machines, until Ctrl-C; only you can use it.
 
     Examples:
         tpuctl data serve

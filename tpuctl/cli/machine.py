@@ -33,7 +33,7 @@ Text = Annotated[
     ),
 ]
 Type = Annotated[
-    str | None, Argument(metavar="[TYPE]", help="Type such as v5e-8, v4-32 or tpu7x-8.")
+    str | None, Argument(metavar="[TYPE]", help="Accelerator type such as v5e-8, v4-32 or tpu7x-8.")
 ]
 
 
@@ -49,7 +49,7 @@ def doctor(
         Option(
             "--provider",
             metavar="PROVIDER",
-            help="Check your account at a provider instead, as kaggle.",
+            help="Check your account at a provider instead, such as kaggle.",
         ),
     ] = None,
 ) -> None:

@@ -146,10 +146,12 @@ def complete_command(command: Any) -> None:
             complete_command(below)
     for parameter in command.params:
         completion.offer(parameter)
-        if parameter.param_type_name == "argument" and (parameter.metavar or parameter.required):
+        if parameter.param_type_name == "argument":
             # typer puts brackets around those of the metavar, and braces around what is required.
-            metavar = parameter.metavar or parameter.name.upper()
-            parameter.get_usage_pieces = lambda _, metavar=metavar: [metavar]
+            name = parameter.name.upper()
+            usage = parameter.metavar or (name if parameter.required else f"[{name}]")
+            parameter.metavar = usage
+            parameter.get_usage_pieces = lambda _, usage=usage: [usage]
     add_common_options(command)
 
 

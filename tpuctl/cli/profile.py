@@ -70,7 +70,8 @@ def run(
         bool, Option("--train", help="Measure the time of a real training step.")
     ] = False,
     fit: Annotated[
-        str | None, Option(metavar="TYPE", help="Compile the step for a TPU such as v5e-8.")
+        str | None,
+        Option(metavar="TYPE", help="Compile the step for an accelerator type such as v5e-8."),
     ] = None,
     model: Annotated[
         str | None,

@@ -100,20 +100,22 @@ _LINT_REPORTS = {
 
 
 def lint(
-    paths: Annotated[list[Path], Argument(help="Scripts, notebooks, or folders of them.")],
+    paths: Annotated[
+        list[Path], Argument(metavar="PATH...", help="Scripts, notebooks, or folders of them.")
+    ],
     select: Annotated[
         list[str] | None, Option(metavar="CODES", help="Only these rules, such as T1,T302.")
     ] = None,
     ignore: Annotated[
         list[str] | None, Option(metavar="CODES", help="Not these rules, such as T408.")
     ] = None,
-    fix: Annotated[bool, Option("--fix", help="Change the files where it is mechanical.")] = False,
+    fix: Annotated[bool, Option("--fix", help="Make the changes that are mechanical.")] = False,
     diff: Annotated[
         bool, Option("--diff", help="Print what --fix would change, and change nothing.")
     ] = False,
     runtime: Annotated[
         str | None,
-        Option(help="Where it will run: colab, kaggle, tpu-vm, pod; a type may follow, as :v6e-1."),
+        Option(help="Where it will run: colab, kaggle, tpu-vm, pod, gke or cpu; or colab:v6e-1."),
     ] = None,
     format: Annotated[LintFormat, Option(help="What to print.")] = LintFormat.TEXT,
 ) -> None:
@@ -186,7 +188,12 @@ def launch(
     ] = None,
     accelerator_type: Annotated[
         str | None,
-        Option("--accelerator-type", "--type", metavar="TYPE", help="On GKE: TPU of each slice."),
+        Option(
+            "--accelerator-type",
+            "--type",
+            metavar="TYPE",
+            help="On GKE: accelerator type of each slice, such as v6e-16.",
+        ),
     ] = None,
     num_slices: Annotated[int, Option(metavar="N", min=1, help="On GKE: number of slices.")] = 1,
     staging: Annotated[
@@ -218,7 +225,7 @@ def launch(
         tpuctl launch train.py --on my-tpu --code . --detach
         tpuctl launch images --on kaggle --set epochs=3
         tpuctl launch images --on auto --max-usd 5
-        tpuctl launch train.py --on gke --type v6e-16 --num-slices 2 --dry-run > job.yaml
+        tpuctl launch train.py --on gke --accelerator-type v6e-16 --staging gs://bucket --detach
     """
     name = None if host and on == "local" else on
     where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn, iap)
@@ -272,7 +279,7 @@ def fit(
             "--accelerator-type",
             "--type",
             metavar="TYPE",
-            help="TPU such as v5e-8; several, A,B or repeated, are compared.",
+            help="Accelerator type such as v5e-8; several, A,B or repeated, are compared.",
         ),
     ] = None,
     batch: Annotated[

@@ -44,7 +44,7 @@ CheckpointsIn = Annotated[
     typer.Option(
         "--checkpoints",
         metavar="DIR|gs://...",
-        help="With --on: place of the checkpoints, which the job has in $TPUCTL_CHECKPOINTS.",
+        help="With --on: where checkpoints are kept; the job finds them in $TPUCTL_CHECKPOINTS.",
     ),
 ]
 MaxUnits = Annotated[
@@ -68,7 +68,7 @@ Type = Annotated[
         "--accelerator-type",
         "--type",
         metavar="TYPE",
-        help="TPU type to create if there is no TPU yet, such as v5e-8.",
+        help="Accelerator type to create if there is no TPU yet, such as v5e-8.",
     ),
 ]
 Zone = Annotated[str | None, zone_option("Zone of the TPU; auto recreates it in any zone.")]
@@ -78,11 +78,11 @@ Zones = Annotated[
 ]
 Spot = Annotated[
     bool | None,
-    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: as the current TPU."),
+    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: unchanged."),
 ]
 Queued = Annotated[
     bool | None,
-    typer.Option("--queued/--no-queued", help="Create queued resources. Default: as now."),
+    typer.Option("--queued/--no-queued", help="Create queued resources. Default: unchanged."),
 ]
 Provider = Annotated[
     str | None,
@@ -92,21 +92,23 @@ Provider = Annotated[
 ]
 Flex = Annotated[
     bool | None,
-    typer.Option("--flex/--no-flex", help="Create by flex-start, with --ttl. Default: as now."),
+    typer.Option("--flex/--no-flex", help="Create by flex-start, with --ttl. Default: unchanged."),
 ]
 Reservation = Annotated[
     str | None,
     typer.Option(
         "--reservation",
         metavar="RESERVATION",
-        help="Reservation on Compute Engine. Default: as now.",
+        help="Reservation on Compute Engine. Default: unchanged.",
     ),
 ]
 Setup = Annotated[
     str | None,
-    typer.Option(metavar="jax|torch|none", help="Framework to install on each. Default: as now."),
+    typer.Option(
+        metavar="jax|torch|none", help="Framework to install on each. Default: unchanged."
+    ),
 ]
-Ttl = Annotated[float | None, time_option("Time to live of each TPU: 4h. Default: as now.")]
+Ttl = Annotated[float | None, time_option("Time to live of each TPU: 4h. Default: unchanged.")]
 MaxUsd = Annotated[float | None, positive_option("USD", "Total budget in USD for all TPUs.")]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the runtime version.")
@@ -172,7 +174,7 @@ def watch(
     Examples:
         tpuctl watch t1 --code . -- python train.py
         tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot -- python train.py
-        tpuctl watch t1 --type v6e-16 --zone us-east5-a --flex --ttl 24h -- python train.py
+        tpuctl watch t1 --accelerator-type v6e-16 --zone auto --flex --ttl 24h -- python train.py
         tpuctl watch t1 --hang-after 15m --delete -- python train.py
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """

@@ -123,7 +123,8 @@ def _does_not_fit(fit: Fit) -> str:
     needed, available = format_bytes(fit.hbm_needed_bytes), format_bytes(fit.hbm_available_bytes)
     return (
         f"{fit.target} does not fit a {fit.accelerator_type}{batch}: each device needs {needed} "
-        f"and has {available}. See: tpuctl fit {fit.target} --type {fit.accelerator_type} --verify"
+        f"and has {available}. See: tpuctl fit {fit.target} "
+        f"--accelerator-type {fit.accelerator_type} --verify"
     )
 
 

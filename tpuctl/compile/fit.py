@@ -134,7 +134,8 @@ def fit_types(
         find_slice(name)
     if not names:
         raise UsageError(
-            "fit needs the type of TPU to compile for.", hint="Add --type v5e-8; see: tpuctl types"
+            "fit needs the type of TPU to compile for.",
+            hint="Add --accelerator-type v5e-8; see: tpuctl types",
         )
     given = cache or open_cache()
     with Session(given, timeout_s=timeout_s, on_progress=on_progress) as session:

@@ -37,7 +37,7 @@ def estimate_training_step(
     if not found.fits:
         raise InvalidInputError(
             f"{model} with a batch of {found.batch_size:,} does not fit a {kind.accelerator_type}.",
-            hint=f"tpuctl fit {model} --type {accelerator_type} --max-batch",
+            hint=f"tpuctl fit {model} --accelerator-type {accelerator_type} --max-batch",
         )
     step = found.step_ms_estimate
     low, high = (format_duration(ms / 1e3) for ms in (step.low, step.high))

@@ -52,7 +52,10 @@ def open_to_create(
 ) -> Provider:
     """Return the provider to create a TPU with; raises UsageError where another has its name."""
     known = plane_in_journal(tpu, project)
-    owner = _owner(tpu) or (open_provider(known) if known and chosen in PLANES else None)
+    other = known if chosen in PLANES and known != chosen else None
+    owner = _owner(tpu)
+    if not owner and other and not _is_gone(tpu, other, project):
+        owner = open_provider(other)
     if owner and owner.abilities.name != chosen:
         raise UsageError(
             f"{owner.abilities.title} has a TPU {tpu}, which later commands would mean.",
@@ -189,6 +192,15 @@ def _plane_of(tpu: str, zone: str | None, project: str | None) -> str:
     # What could not be asked says more than that the other one does not have it.
     unsure = (p for p, e in zip(planes, found, strict=True) if not isinstance(e, NotFoundError))
     return next(unsure, planes[0])
+
+
+def _is_gone(tpu: str, plane: str, project: str | None) -> bool:
+    """Whether a control plane says that it has no such TPU, whatever the journal knows."""
+    from tpuctl.cloud.connect import connect
+    from tpuctl.cloud.lookup import attempt, find
+
+    found = attempt(lambda: find(connect(project, plane=plane), tpu, None))
+    return isinstance(found, NotFoundError)
 
 
 def _owner(tpu: str) -> Provider | None:
