@@ -383,6 +383,24 @@ def test_a_job_that_is_deleted_while_it_is_followed_says_so(
     assert child.returncode == 1
 
 
+@pytest.mark.slow
+def test_an_image_that_cannot_be_pulled_is_told_with_the_way_out(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster({**ONE, "missing_images": ["nowhere/jax:1"]})
+    job = ("--image", "nowhere/jax:1", "--job", "nap", "--env", "NAP=600")
+    assert tpuctl(*launch("--detach", *job, type="v6e-1")).exit_code == 0
+    words = [sys.executable, "-m", "tpuctl", "logs", "nap", "--follow"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr
+        told = next(line for line in child.stderr if "nap waits" in line)
+        assert "ImagePullBackOff" in told
+        assert "nowhere/jax:1" in told
+        assert "tpuctl delete nap" in told
+        assert tpuctl("delete", "nap", "--yes").exit_code == 0
+    assert child.returncode == 1
+
+
 def test_another_job_of_the_same_name_is_not_deleted(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster()
     assert tpuctl(*launch("--detach", "--job", "nap", "--env", "NAP=600")).exit_code == 0

@@ -42,7 +42,13 @@ class KubernetesApi:
         self.objects = objects = Objects(emulator.now)
         self._faults = FaultCounts(emulator.scenario.storage_faults)
         scale = emulator.scenario.time_scale
-        self._kubelet = Kubelet(objects, folder / "pods", emulator=emulator, scale=scale)
+        self._kubelet = Kubelet(
+            objects,
+            folder / "pods",
+            emulator=emulator,
+            scale=scale,
+            missing_images=self._plan.missing_images,
+        )
         self._controller = Controller(objects, self._kubelet, self._plan)
         self._resources = {
             plural: row

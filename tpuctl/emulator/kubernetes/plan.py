@@ -77,11 +77,12 @@ class Plan:
     queues: tuple[str, ...]
     start_s: float
     preemptions: tuple[Preemption, ...]
+    missing_images: tuple[str, ...]
 
 
 def read_plan(part: ObjectReader) -> Plan:
     """Read the key `gke` of a scenario."""
-    part.allow("node_pools job_sets queues start_s preemptions")
+    part.allow("node_pools job_sets queues start_s preemptions missing_images")
     pools = [_pool(each, number) for number, each in enumerate(part.objects("node_pools"))]
     if "node_pools" not in part:
         names = [name for name, count in _USUAL for _ in range(count)]
@@ -92,6 +93,7 @@ def read_plan(part: ObjectReader) -> Plan:
         queues=tuple(part.texts("queues")) if "queues" in part else (),
         start_s=part.number("start_s", 20.0),
         preemptions=tuple(_preemption(each) for each in part.objects("preemptions")),
+        missing_images=tuple(part.texts("missing_images")) if "missing_images" in part else (),
     )
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,8 +41,17 @@ class Pod:
 class Kubelet:
     """Runs pods; their documents are updated as their containers start and end."""
 
-    def __init__(self, objects: Objects, folder: Path, *, emulator: Emulator, scale: float) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        folder: Path,
+        *,
+        emulator: Emulator,
+        scale: float,
+        missing_images: Sequence[str],
+    ) -> None:
         self._objects, self._folder = objects, folder
+        self._missing_images = missing_images
         self._emulator, self._scale = emulator, scale
         self._pods: dict[str, Pod] = {}
 
@@ -134,6 +143,8 @@ class Kubelet:
         if command[:1] in (["python"], ["python3"]):
             command[0] = sys.executable
         lines = pod.logs.setdefault(name, [])
+        if container.get("image") in self._missing_images:
+            return self._wait_for_image(pod, container, is_init)
         self._set_state(pod, name, {"running": {"startedAt": self._objects.time()}}, is_init)
         command = command or ["true"]
         if finds_names():
@@ -155,6 +166,15 @@ class Kubelet:
         ended = {"exitCode": code, "reason": reason, "finishedAt": self._objects.time()}
         self._set_state(pod, name, {"terminated": ended}, is_init)
         return code
+
+    def _wait_for_image(self, pod: Pod, container: Document, is_init: bool) -> int:
+        why = f'Back-off pulling image "{container["image"]}": not found'
+        waiting = {"waiting": {"reason": "ImagePullBackOff", "message": why}}
+        self._set_state(pod, container["name"], waiting, is_init)
+        with self._objects.changed:
+            while not pod.disrupted:
+                self._objects.changed.wait(_SILENCE_S)
+        return 137
 
     def _read(self, stream: IO[bytes], lines: list[tuple[str, bytes]]) -> None:
         with stream:

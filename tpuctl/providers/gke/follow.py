@@ -29,6 +29,7 @@ _POLL_S = 10.0
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _TRIES = 5
+_GIVE_UP = "To end it: tpuctl delete "
 
 
 @dataclass(frozen=True)
@@ -237,10 +238,15 @@ class Follower:
         waits = ""
         if (job_set.get("spec") or {}).get("suspend"):
             waits = "it is suspended, as a queue does until there is room: tpuctl show"
-        for pod in pods:
-            for each in (pod.get("status") or {}).get("conditions") or ():
+        for status in (pod.get("status") or {} for pod in pods):
+            for each in status.get("conditions") or ():
                 if each.get("reason") == "Unschedulable":
                     waits = str(each.get("message"))
+            for kind in ("initContainerStatuses", "containerStatuses"):
+                for each in status.get(kind) or ():
+                    stuck = (each.get("state") or {}).get("waiting") or {}
+                    if "Image" in str(stuck.get("reason")) or "Error" in str(stuck.get("reason")):
+                        waits = f"{stuck['reason']}: {stuck.get('message')}. {_GIVE_UP}{self._name}"
         if waits and waits != self._told:
             self._note(f"{self._name} waits: {waits}")
         self._told = waits
