@@ -437,6 +437,12 @@ def test_setup_installs_and_verifies_on_all_workers(
     ) as caught:
         set_up(hosts, access, {**recipe, "verify": "echo no TPU >&2; exit 3"}, chips=16)
     assert "tpuctl delete s1" in str(caught.value.hint)
+    # One of four, which the same command repairs.
+    set_up(hosts[2:3], access, {**recipe, "install": "touch made broken"}, chips=16)
+    once = {**recipe, "install": "[ ! -e broken ] || { rm broken; exit 9; }"}
+    with pytest.raises(WorkerError, match="'install' of its setup failed on worker 2"):
+        set_up(hosts, access, once, chips=16)
+    set_up(hosts, access, once, chips=16)
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
