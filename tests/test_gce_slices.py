@@ -222,7 +222,7 @@ def test_a_reply_that_is_not_json_does_not_say_that_a_slice_is_gone(
     make(here.api)
 
     def spoil(reply: Any, *_: Any, **__: Any) -> None:
-        reply._content = b"<html>"
+        reply._content, reply._content_consumed = b"<html>", True
 
     api: Any = here.connect()
     api._api._http._session.hooks["response"].append(spoil)

@@ -268,7 +268,7 @@ def test_a_list_of_endless_pages_is_given_up(
 ) -> None:
     more = {"items": {} if page == "compute" else [], "nextPageToken": "x"}
     with lying("http://127.0.0.1:9") as (liar, address):
-        body = json.dumps({**more, "metadata": {"continue": "x"}}).encode()
+        body = json.dumps({"kind": "List", **more, "metadata": {"continue": "x"}}).encode()
         liar.reply = lambda *_: (200, body, {})  # type: ignore[method-assign]
         if page == "compute":
             here = open_gce(world, monkeypatch)

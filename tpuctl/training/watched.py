@@ -46,7 +46,8 @@ def watch_training(
 
 
 def _explain(error: str) -> Match | None:
-    return next(iter(explain(error).matches), None)
+    found = explain(error)
+    return found.matches[0] if found.status == "ok" else None
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:
