@@ -15,7 +15,7 @@ from tpuctl.diagnosis.patterns import Pattern, Plain, tokens
 
 TEXTS = Path(__file__).parent / "explain_texts"
 # Rounds whose misses were looked at in both halves; see README.md beside them.
-OPENED = ("round1", "round2", "round3", "round8", "round16", "round18", "round19")
+OPENED = ("round1", "round2", "round3", "round8", "round16", "round18", "round19", "round20")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def test_seen_texts_are_answered_rightly() -> None:
     assert sum(answer(case.text)[1] for case in known) / len(known) >= 0.8
 
 
-UNSEEN, RIGHT, WRONG = 200, 0.64, 0.03
+UNSEEN, RIGHT, WRONG = 195, 0.64, 0.03
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:

@@ -121,8 +121,8 @@ class Explanation(Outcome):
     @property
     def status(self) -> Status:
         """`attention` if nothing matches, or only the exception is known."""
-        known = any(failures()[match.code].kind != "unknown" for match in self.matches)
-        return "ok" if known else "attention"
+        unknown = {code for code, failure in failures().items() if failure.kind == "unknown"}
+        return "ok" if {match.code for match in self.matches} - unknown else "attention"
 
     @property
     def exit_code(self) -> int:
