@@ -52,7 +52,7 @@ REQUESTS: dict[str, dict[str, Sequence[int]]] = {
     "colab": {"create": range(9), "launch": range(16), "run": range(2), "delete": range(5)},
     # `send` is `launch` but for its data set.
     "kaggle": {
-        "launch": range(12), "send": (*range(3, 9), 18), "logs": range(7), "delete": range(6),
+        "launch": range(12), "send": (*range(3, 9), 16), "logs": range(7), "delete": range(6),
         "gc": range(6),
     },
 }  # fmt: skip

@@ -162,6 +162,7 @@ class KagglePlan(Outcome):
     warnings: tuple[str, ...] = field(default=(), metadata={"internal": True})
     key: str = field(default="", metadata={"internal": True})
     packed: Packed | None = field(default=None, metadata={"internal": True}, repr=False)
+    job: str = field(default="", metadata={"internal": True})
 
 
 def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
@@ -204,6 +205,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         warnings=(secret,) if secret else (),
         key=key,
         packed=packed,
+        job=job.job or Path(job.script).stem,
     )
 
 
@@ -217,7 +219,7 @@ def submit(
     with store.alone(plan.key, wait_s=5.0):
         run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
-            name = name or f"{PREFIX}{_plain(Path(plan.script).stem)[:24]}-{secrets.token_hex(4)}"
+            name = name or f"{PREFIX}{_plain(plan.job)[:24]}-{secrets.token_hex(4)}"
             run = Run(
                 name=name.replace("--", "-"),
                 key=plan.key,
