@@ -34,16 +34,16 @@ def test_a_loop_of_ones_own_is_profiled_inside_a_with(tmp_path: Path) -> None:
         import tpuctl
 
         def fetch():
-            time.sleep(0.02)
+            time.sleep(0.08)
             return [0] * 8
 
         def batches():
-            for _ in range(40):
+            for _ in range(30):
                 yield fetch()
 
         with tpuctl.profile() as p:
             for batch in p.watch(batches()):
-                time.sleep(0.005)
+                time.sleep(0.02)
         time.sleep(0.1)
         result = p.result
         stage = max(result.stages, key=lambda each: each.active_ms_per_example)
