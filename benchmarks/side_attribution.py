@@ -148,7 +148,7 @@ def py_spy(name: str) -> Shares:
     for line in lines:
         stack, _, count = line.rpartition(" ")
         frames = [
-            frame.split(" (")[0]
+            frame.split(" (")[0].rpartition(".")[2]
             for frame in stack.split(";")
             if "profile_pipelines" in frame or frame.startswith("stack")
         ]

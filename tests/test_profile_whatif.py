@@ -139,6 +139,22 @@ def test_a_python_stage_that_held_the_lock_on_one_vcpu_caps_what_more_are_said_t
     assert "holds the interpreter lock" in (found.vcpus.why_null or "")
 
 
+def test_a_python_stage_whose_lock_was_not_seen_widens_what_more_vcpus_are_said_to_bring() -> None:
+    one = {"vcpus_visible": 1, "vcpus_usable": 1.0, "own": 0.98}
+    found = profile(measurement(*starving(examples_per_s=133.0, **one), python="decode"))
+    decode = next(stage for stage in found.stages if stage.name == "decode")
+    assert found.scaling is not None
+    assert found.scaling.serial_ms == 0
+    assert found.scaling.serial_high_ms == pytest.approx(decode.cpu_ms_per_example)
+    assert "may hold the interpreter lock" in (found.vcpus.why_null or "")
+    ask = what_if(
+        batch_size=32, cpu_ms_per_example=10.0, vcpus=2, step_ms=200.0,
+        scaling=replace(PLAIN, serial_high_ms=10.0),
+    )  # fmt: skip
+    assert ask.mxu_idle_fraction == 0
+    assert ask.mxu_idle_high == pytest.approx(1 - 200 / 320)
+
+
 def test_an_estimated_step_widens_the_interval_of_vcpus() -> None:
     measured = measurement(*starving())
     given = profile(measured).vcpus

@@ -59,10 +59,12 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
     scaling, step_ms = scaling_of(case), case.device_step_s * 1e3
     slow_ms = device.high_ms if device and device.high_ms else step_ms
     fast_ms = device.low_ms if device and device.low_ms else step_ms
-    held_ms = case.measured.batch_size * scaling.serial_ms * scaling.cpu_high
+    held = max(scaling.serial_ms, scaling.serial_high_ms) * scaling.cpu_high
+    held_ms = case.measured.batch_size * held
     if held_ms > fast_ms:
+        holds = "holds" if scaling.serial_ms else "may hold"
         return refused(
-            f"Python code holds the interpreter lock for {held_ms:.3g} ms of each batch, which "
+            f"Python code {holds} the interpreter lock for {held_ms:.3g} ms of each batch, which "
             "more vCPUs cannot shorten"
         )
     name, alone_ms = _longest_thread(case)
@@ -109,7 +111,10 @@ def scaling_of(case: Case) -> Scaling:
     """What predictions for other numbers of vCPUs are based on: this run and published facts."""
     known, signals = load_facts("scaling.json"), case.free.signals
     busy = signals.cpu_s / signals.wall_s + case.others * signals.vcpus_visible
-    holding = [each for each in case.parts.stages if each.runs_python and lock_is_held(case)]
+    in_threads = case.measured.kind not in PYTHON_KINDS
+    python_ms = sum(each.cpu_ms_per_example for each in case.parts.stages if each.runs_python)
+    # The lock is held no longer than the run took. On one vCPU its probe is seldom late.
+    held_ms = min(python_ms, 1000 / case.examples_per_s) if in_threads else 0.0
     return Scaling(
         busy_vcpus=max(LEAST_BUSY, min(busy, float(signals.vcpus_visible))),
         growth=known["growth_per_doubling"],
@@ -119,7 +124,8 @@ def scaling_of(case: Case) -> Scaling:
         cpu_high=case.parts.high_factor,
         unevenness=case.free.unevenness or 0.0,
         batches_ahead=known["batches_ahead"],
-        serial_ms=sum(stage.cpu_ms_per_example for stage in holding),
+        serial_ms=python_ms if lock_is_held(case) else 0.0,
+        serial_high_ms=held_ms,
     )
 
 

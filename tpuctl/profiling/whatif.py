@@ -30,7 +30,8 @@ class Scaling:
     them, between `growth_low` and `growth_high`; `cpu_low` and `cpu_high` are its extremes in
     slices of the window, relative to the mean. `unevenness` is the variance of the time per batch
     over its squared mean, `batches_ahead` how many batches can be ready before they are needed.
-    `serial_ms` of each example hold the interpreter lock, so that more vCPUs do not divide them.
+    `serial_ms` of each example hold the interpreter lock, so that more vCPUs do not divide them;
+    at most `serial_high_ms` do, where the lock could not be seen.
     """
 
     busy_vcpus: float
@@ -42,11 +43,12 @@ class Scaling:
     unevenness: float = 0.0
     batches_ahead: int = 1
     serial_ms: float = 0.0
+    serial_high_ms: float = 0.0
 
     def __post_init__(self) -> None:
         growths = self.growth, self.growth_low, self.growth_high
         factors = self.busy_vcpus, self.cpu_low, self.cpu_high
-        rest = self.unevenness, self.batches_ahead, self.serial_ms
+        rest = self.unevenness, self.batches_ahead, self.serial_ms, self.serial_high_ms
         if not (
             min(factors) > 0 and min(rest) >= 0 and all(-0.9 < each < 0.99 for each in growths)
         ):
@@ -76,10 +78,11 @@ def what_if(
     # The vCPUs that the device's demand keeps busy, at the CPU cost that was measured.
     load = batch_size * cpu_ms_per_example / step_ms
     held = batch_size * scaling.serial_ms / step_ms
+    held_most = max(held, batch_size * scaling.serial_high_ms / step_ms)
     idle, needed = _predicted(load, held, vcpus, scaling, scaling.growth)
     ends = [
-        _predicted(load * factor, held * factor, vcpus, scaling, growth)
-        for factor in (scaling.cpu_low, scaling.cpu_high)
+        _predicted(load * factor, most * factor, vcpus, scaling, growth)
+        for factor, most in ((scaling.cpu_low, held), (scaling.cpu_high, held_most))
         for growth in (scaling.growth_low, scaling.growth_high)
     ]
     return WhatIf(

@@ -244,6 +244,7 @@ def _given(scaling: Scaling) -> str:
         "unevenness": scaling.unevenness,
         "ahead": scaling.batches_ahead,
         "serial": scaling.serial_ms,
+        "serial-most": max(scaling.serial_ms, scaling.serial_high_ms),
     }
     return "".join(f' data-{name}="{value!r}"' for name, value in values.items())
 

@@ -66,11 +66,11 @@ for (const section of document.querySelectorAll(".whatif")) {
     }
     return waits / (room + waits);
   };
-  const predict = (vcpus, step, factor, growth) => {
+  const predict = (vcpus, step, factor, growth, serial) => {
     const power = Math.log2(1 + growth);
     const cpu = given.cpu * factor * (vcpus / given.busy) ** power;
     const load = (given.batch * given.cpu * factor) / step / given.busy;
-    const held = given.batch * given.serial * factor;
+    const held = given.batch * serial * factor;
     return {
       idle: idleWith(Math.min((step * vcpus) / (given.batch * cpu), step / held)),
       needed: held > step ? Infinity : given.busy * load ** (1 / (1 - power)),
@@ -80,10 +80,13 @@ for (const section of document.querySelectorAll(".whatif")) {
     const vcpus = Number(slider("vcpus").value);
     // Step times go from a millisecond to many seconds: the slider moves in powers.
     const step = 10 ** (Number(slider("step").value) / given.scale);
-    const { idle, needed } = predict(vcpus, step, 1, given.growth);
-    const ends = [given.cpuLow, given.cpuHigh].flatMap((factor) =>
+    const { idle, needed } = predict(vcpus, step, 1, given.growth, given.serial);
+    const ends = [
+      [given.cpuLow, given.serial],
+      [given.cpuHigh, given.serialMost],
+    ].flatMap(([factor, serial]) =>
       [given.growthLow, given.growthHigh].map(
-        (growth) => predict(vcpus, step, factor, growth).idle,
+        (growth) => predict(vcpus, step, factor, growth, serial).idle,
       ),
     );
     say("vcpus", String(vcpus));
