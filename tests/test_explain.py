@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import shown
 from tests.machines import shared
 from tpuctl.diagnosis import catalogue
 from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, condition, failures, families
@@ -20,6 +21,7 @@ from tpuctl.diagnosis.diagnose import CHECKS
 from tpuctl.diagnosis.explain import explain
 from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.errors import InvalidInputError, NotFoundError
+from tpuctl.reporters.machine import render_explanation
 
 
 def first(text: str) -> str | None:
@@ -457,3 +459,16 @@ def test_an_empty_standard_input_is_wrong_usage() -> None:
     )
     assert result.returncode == 2
     assert b"2>&1 | tpuctl explain" in result.stderr
+
+
+def test_a_text_without_a_match_names_failures_with_similar_words_and_claims_none() -> None:
+    text = "the slice builder lost worker 3"
+    found = explain(text)
+    assert found.exit_code == 1
+    assert found.matches == ()
+    assert [(each.code, each.confidence) for each in found.similar] == [("slice_builder", "low")]
+    page = shown(render_explanation(found))
+    assert "No known failure matches" in page
+    assert "tpuctl explain slice_builder" in page
+    assert not explain("RESOURCE_EXHAUSTED: Out of memory allocating 85 bytes.").similar
+    assert not explain("sqlite3.OperationalError: no such table: users").similar

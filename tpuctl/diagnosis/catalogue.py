@@ -67,6 +67,11 @@ def failures() -> dict[str, Failure]:
     }
 
 
+def claims() -> list[Failure]:
+    """Return the failures that say what went wrong."""
+    return [failure for failure in failures().values() if failure.kind not in NO_CLAIM]
+
+
 @cache
 def patterns_by_anchor() -> dict[str, list[tuple[Failure, Pattern]]]:
     """Index every pattern by the word that a text needs most to match it."""

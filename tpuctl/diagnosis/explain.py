@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
@@ -13,6 +13,7 @@ from tpuctl.diagnosis.catalogue import (
     NO_CLAIM,
     Failure,
     candidates,
+    claims,
     condition,
     failures,
     named,
@@ -27,6 +28,7 @@ from tpuctl.diagnosis.evidence import (
 )
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
+from tpuctl.diagnosis.similar import similar
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome, Status
 
@@ -35,6 +37,8 @@ _WINDOW, _KEPT = 1 << 20, 1 << 13
 # All windows together: a log of a thousand workers is searched in smaller ones.
 _ALL_WINDOWS = 8 << 20
 _SNIFFED_LINES, _LABELLED = 400, 0.3
+# Of so many workers, the ends are compared with the catalogue if no pattern matches.
+_READ_AGAIN = 4
 # How far from a match its conditions are looked for, and how many matches are tried for them.
 _NEAR, _TRIES = 3000, 50
 _LONGEST_CODE = 60
@@ -112,11 +116,12 @@ class WorkerLog:
 
 @dataclass(frozen=True)
 class Explanation(Outcome):
-    """The failures found in a text, best match first."""
+    """The failures found in a text, best match first; `similar` ones where none says the cause."""
 
     matches: tuple[Match, ...]
     characters: int
     log: WorkerLog | None = None
+    similar: tuple[Match, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -280,7 +285,16 @@ def explain_logs(
     if any(hit.failure.kind not in ("unknown", "warning") for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unknown"]
     matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
-    return Explanation(matches, size, log)
+    return Explanation(matches, size, log, _similar(hits, readers.values()))
+
+
+def _similar(hits: Iterable[_Hit], readers: Iterable[_Reader]) -> tuple[Match, ...]:
+    """Return failures with similar words, unless a hit says what the text is about."""
+    if any(hit.failure.kind not in ("unsure", "unknown") for hit in hits):
+        return ()
+    ends = chain.from_iterable(reader.lines for reader in islice(readers, _READ_AGAIN))
+    found = (_match(failure, None) for failure in similar(ends, claims()))
+    return tuple(replace(match, confidence="low", matched="") for match in found)
 
 
 def _read(pieces: Iterable[str], readers: dict[str, _Reader], name: str | None) -> None:

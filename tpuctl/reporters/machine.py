@@ -205,9 +205,9 @@ _SHOWN_IN_FULL = 5
 
 def render_explanation(explanation: Explanation) -> RenderableType:
     """Show who failed first, the best matches with their causes and fixes, and the others."""
-    if not explanation.matches:
-        return "No known failure matches this text. To examine this machine: tpuctl doctor"
     parts: list[RenderableType] = []
+    if not explanation.matches:
+        parts += ["No known failure matches this text. To examine this machine: tpuctl doctor", ""]
     if explanation.log:
         parts += [*_worker_log(explanation.log), ""]
     for match in explanation.matches[:_SHOWN_IN_FULL]:
@@ -220,6 +220,10 @@ def render_explanation(explanation: Explanation) -> RenderableType:
         parts += [head, layout.indent(*lines), ""]
     for match in explanation.matches[_SHOWN_IN_FULL:]:
         parts.append(layout.text(f"also {match.code}, line {match.line:,}: {match.title}", "dim"))
+    if explanation.similar:
+        parts.append("Known failures with similar words, of which none may be the cause:")
+        similar = [f"tpuctl explain {each.code}  {each.title}" for each in explanation.similar]
+        parts.append(layout.indent(*map(layout.text, similar)))
     return layout.stack(*(parts[:-1] if parts[-1] == "" else parts))
 
 
