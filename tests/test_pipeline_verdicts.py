@@ -514,3 +514,14 @@ def test_a_headline_names_no_stage_where_most_time_goes_between_them() -> None:
     assert handed_on.headline.endswith("goes into passing single elements between stages.")
     one_thread = profile(CASES["one thread for everything"][1])
     assert one_thread.headline.endswith("decode does not run in parallel.")
+
+
+def test_python_that_waits_unprobed_may_wait_for_the_lock() -> None:
+    unseen = {"gil_overshoot_p50_ms": None, "gil_overshoot_p90_ms": None}
+    parts = starving(**WAITING, **unseen)
+    python, native = (
+        profile(measurement(*parts, isolated=READ_IS_CHEAP, python=name)) for name in ("read", "")
+    )
+    assert (python.verdict, native.verdict) == ("io", "io")
+    assert python.confidence <= 0.5 < native.confidence
+    assert "too short to tell" in python.evidence[-1]

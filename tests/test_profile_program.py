@@ -162,8 +162,12 @@ def test_a_torch_loader_and_its_workers_are_seen(program: Program) -> None:
 
 @pytest.mark.slow
 def test_a_program_that_fails_or_has_no_steps_is_one_clear_error(program: Program) -> None:
-    with pytest.raises(TargetError, match="code 3 and no training step"):
+    with pytest.raises(TargetError, match="code 3 and no training step") as failed:
         profile_program(program("import sys\nsys.exit(3)\n"))
+    assert failed.value.exit_code == 3
+    with pytest.raises(TargetError, match="killed by SIGTERM and no training step") as failed:
+        profile_program(program("import os\nos.kill(os.getpid(), 15)\n"))
+    assert failed.value.exit_code == 143
     few = "import grain\nlist(grain.MapDataset.range(8).batch(4).to_iter_dataset())"
     with pytest.raises(TargetError, match="after 2 batches: too few"):
         profile_program(program(few))

@@ -359,6 +359,7 @@ class Profile(Outcome):
     deep: Deep | None = None
     scaling: Scaling | None = None
     unmet: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    program_code: int = field(default=0, metadata={"internal": True})
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -372,6 +373,11 @@ class Profile(Outcome):
             return "attention"
         left_out = self.input is not None and self.input.left_out_count > 0
         return "partial" if left_out or self.is_damaged else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a program that failed, or 1 if a limit was exceeded."""
+        return self.program_code or super().exit_code
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:

@@ -274,6 +274,9 @@ def _waiting(case: Case) -> Finding | None:
         line = f"{stage.parallelism} calls are allowed but the thread pool has {pool} threads"
         return Finding("threadpool", 0.85, (*lines, line), bottleneck=slow)
     line = f"at most {stage.parallelism or 1} of its calls may wait at the same time"
+    if stage.runs_python and case.free.signals.gil_overshoot_p90_ms is None:
+        doubt = "too short to tell whether they wait for the interpreter lock: measure for longer"
+        return Finding("io", ONE_HALF, (*lines, line, doubt), bottleneck=slow)
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
 
 

@@ -16,6 +16,7 @@ from tpuctl.errors import (
 )
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, name_workers, ranges
+from tpuctl.usercode.error_summary import signal_name
 
 _LARGEST_CODE, _LARGEST_SIGNAL = 255, 127
 _FULL_DISK_BYTES = 1 << 20
@@ -196,13 +197,6 @@ def _failure(host: Host, what: str, report: ExitReport) -> TpuctlError | None:
     # The agent cannot see every out-of-memory kill, inside a container for example.
     often = " (often: out of memory, see dmesg there)" if number == signal.SIGKILL else ""
     return CommandKilledError(
-        f"{what} was killed by {_signal_name(number)}{often} on {host.label}.",
+        f"{what} was killed by {signal_name(number)}{often} on {host.label}.",
         hint=None if number in _STOP_SIGNALS else f"Check the kernel log: {run} -- sudo dmesg",
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

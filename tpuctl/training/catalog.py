@@ -100,7 +100,7 @@ def describe_script(path: Path) -> Template:
     Raises NotFoundError, or InvalidInputError if the file is not valid Python.
     """
     try:
-        tree = ast.parse(read_limited(path))
+        tree = ast.parse(read_limited(path), str(path))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"The script {path} does not exist.", hint="List the templates: tpuctl templates list"

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
+from tpuctl.usercode.error_summary import how_it_ended, shell_code
 
 # Keras stops within a batch, and a template saves its checkpoint within seconds.
 STOP_S = 15
@@ -100,7 +100,7 @@ class Training(LaunchPlan):
     @property
     def exit_code(self) -> int:
         """The script's exit code, or 128 + N for signal N as in a shell."""
-        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+        return shell_code(self.returncode)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -112,9 +112,7 @@ class Training(LaunchPlan):
         """The script's failure, if it failed."""
         if not self.returncode:
             return ()
-        how = f"exited with code {self.returncode}"
-        if self.returncode < 0:
-            how = f"was killed by {_signal_name(-self.returncode)}"
+        how = how_it_ended(self.returncode)
         last = f": {self.last_words[-1].strip()}" if self.last_words else "."
         hint = f"Run it without tpuctl: {shlex.join(self.argv)}"
         if known := self.explanation:
@@ -202,14 +200,6 @@ def _open_errors(path: Path | None) -> Iterator[IO[bytes] | None]:
 def _last_lines(path: Path) -> tuple[str, ...]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return tuple(line for line in lines if line.strip() and not _START_UP.match(line))[-15:]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-    return f"{name} (often: out of memory)" if name == "SIGKILL" else name
 
 
 def _output_folder(plan: LaunchPlan) -> Path:

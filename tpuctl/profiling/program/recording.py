@@ -24,6 +24,7 @@ from tpuctl.profiling.measure.probe import GilProbe, Sampler
 from tpuctl.profiling.measure.signals import describe_host
 from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCost
 from tpuctl.profiling.program.watch import WARM_STEPS, Series, Watch
+from tpuctl.units import format_count
 
 # Also how much a killed program loses at most.
 WRITE_EVERY_S = 1.0
@@ -213,4 +214,5 @@ def _phases(
 def _notes(gaps: int) -> tuple[str, ...]:
     if not gaps:
         return ()
-    return (f"{gaps:,} long pauses between steps (evaluation, checkpoints) are not counted.",)
+    pauses = format_count(gaps, "long pause")
+    return (f"Not counted: {pauses} between steps (evaluation, checkpoints).",)

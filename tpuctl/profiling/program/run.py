@@ -19,6 +19,7 @@ from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS
+from tpuctl.usercode.error_summary import how_it_ended, shell_code
 from tpuctl.usercode.scratch import scratch_folder
 
 LOOK_EVERY_S = 0.25
@@ -33,6 +34,7 @@ NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
     "tpuctl.profile() in the program for anything else."
 )
+ITS_WORDS = "What it printed above says why; it fails in the same way without tpuctl."
 UNSEEN = f"The program goes on until it ends or you press Ctrl-C. {NO_STEPS}"
 
 
@@ -66,7 +68,8 @@ def profile_program(
 
     With `steps` or `seconds` it is stopped after so much of its training, and after `limit_s` in
     any case; else it runs to its end. Its output goes to stderr. Raises NotFoundError if there is
-    no such program and TargetError if no training step was found.
+    no such program and TargetError if no training step was found. If the program fails, the error
+    or the profile has its exit code.
     """
     name = " ".join(command)
     with (
@@ -93,14 +96,17 @@ def profile_program(
         stopped = process.poll() is None
         _end(process)
         measured = read_result(scratch.path) or measured
+        code = 0 if stopped else process.returncode
         if measured is None:
-            how = f"ran for {limit_s:g} s" if stopped else f"exited with code {process.returncode}"
+            how = f"ran for {limit_s:g} s" if stopped else how_it_ended(code)
             hint = f"Give it longer: --seconds. {NO_STEPS}" if stopped else NO_STEPS
-            raise _no_steps(f"{name} {how}", scratch.path, hint=hint)
+            error = _no_steps(f"{name} {how}", scratch.path, hint=ITS_WORDS if code else hint)
+            error.exit_code = shell_code(code) or error.exit_code
+            raise error
         profile = conclude(with_copying(measured), target=name)
-        if process.returncode and not stopped:
-            failed = f"{name} exited with code {process.returncode}."
-            profile = replace(profile, unmet=(*profile.unmet, failed))
+        if code:
+            unmet = (*profile.unmet, f"{name} {how_it_ended(code)}.")
+            profile = replace(profile, unmet=unmet, program_code=shell_code(code))
         return profile
 
 
