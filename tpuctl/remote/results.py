@@ -169,7 +169,7 @@ def command_result(
         index=host.index,
         address=host.address,
         exit_code=report.code if number is None else 128 + number,
-        signal=None if number is None else _signal_name(number),
+        signal=None if number is None else signal_name(number),
         left_behind=report.left_behind,
         failure=_failure(host, what, report),
         **more,
