@@ -211,8 +211,8 @@ def pieces(blocks: int) -> Iterator[str]:
 
 
 def test_a_long_log_needs_no_more_memory_than_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpuctl.diagnosis.explain._WINDOW", 1 << 14)
-    monkeypatch.setattr("tpuctl.diagnosis.explain._ALL_WINDOWS", 1 << 16)
+    monkeypatch.setattr("tpuctl.diagnosis.search._WINDOW", 1 << 14)
+    monkeypatch.setattr("tpuctl.diagnosis.search._ALL_WINDOWS", 1 << 16)
     explain(OOM)
     peaks = []
     for blocks in (40, 160):

@@ -124,7 +124,7 @@ def counts_without(
                 known = candidates(words)
                 return (each for each in known if not is_left_out(case, *each))
 
-            monkeypatch.setattr("tpuctl.diagnosis.explain.candidates", left)
+            monkeypatch.setattr("tpuctl.diagnosis.search.candidates", left)
             known_ones = partial(kept, case, is_left_out) if every > 1 else list
             monkeypatch.setattr("tpuctl.diagnosis.explain.claims", known_ones)
             found[verdict(case, first(case.text))] += 1

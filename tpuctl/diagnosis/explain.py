@@ -1,51 +1,26 @@
 """Find known failures in the text of an error or a log, and which worker of a log failed first."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
 
-from tpuctl.diagnosis.catalogue import (
-    KINDS,
-    NO_CLAIM,
-    Failure,
-    candidates,
-    claims,
-    condition,
-    failures,
-    named,
-)
-from tpuctl.diagnosis.evidence import (
-    confidence,
-    doubt,
-    is_aside,
-    is_most,
-    is_raised,
-    library_before,
-)
-from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
-from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
+from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, claims, failures, named
+from tpuctl.diagnosis.evidence import confidence, doubt
+from tpuctl.diagnosis.patterns import Pattern
+from tpuctl.diagnosis.search import Hit, Reader, read_log
 from tpuctl.diagnosis.similar import similar
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome, Status
 
-# A window of lines is searched at once; what it keeps is longer than any match.
-_WINDOW, _KEPT = 1 << 20, 1 << 13
-# All windows together: a log of a thousand workers is searched in smaller ones.
-_ALL_WINDOWS = 8 << 20
-_SNIFFED_LINES, _LABELLED = 400, 0.3
 # Of so many workers, the ends are compared with the catalogue if no pattern matches.
 _READ_AGAIN = 4
-# How far from a match its conditions are looked for, and how many matches are tried for them.
-_NEAR, _TRIES = 3000, 50
 _LONGEST_CODE = 60
 _CODE = re.compile(r"[A-Za-z]\d{1,9}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+", re.ASCII)
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-_LONGEST_QUOTE = 300
-_TIME_IS_AT_MOST = 200
 
 
 @dataclass(frozen=True)
@@ -135,89 +110,6 @@ class Explanation(Outcome):
         return 0 if self.status == "ok" else 1
 
 
-@dataclass
-class _Hit:
-    failure: Failure
-    pattern: Pattern
-    found: Found
-    line: int
-    time: tuple[str, str] | None
-    text: str
-    last_line: int
-    aside: bool
-    most: bool
-
-
-@dataclass
-class _Reader:
-    """Searches the lines of one worker as they come, and remembers hits, never lines."""
-
-    lines: list[str] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    size: int = 0
-    best: dict[str, _Hit] = field(default_factory=dict)
-    first: dict[str, _Hit] = field(default_factory=dict)
-    patterns: dict[str, set[Pattern]] = field(default_factory=lambda: defaultdict(set))
-    raised_at: int = 0
-
-    def add(self, number: int, line: str) -> None:
-        """Take a line, or more of the line with the same number."""
-        if self.numbers and self.numbers[-1] == number:
-            self.lines[-1] += line
-        else:
-            self.lines.append(line)
-            self.numbers.append(number)
-        self.size += len(line) + 1
-
-    def search(self) -> None:
-        """Search the window, and keep its end for what a match may begin in."""
-        words = tokens("\n".join(self.lines))
-        plain = None
-        raised = (n for n, line in zip(self.numbers, self.lines, strict=True) if is_raised(line))
-        self.raised_at = max(raised, default=self.raised_at)
-        for failure, pattern in candidates(words):
-            plain = plain or Plain(self.lines)
-            if found := _find(plain, failure, pattern):
-                self._remember(plain, failure, pattern, found)
-        keep, size = len(self.lines), 0
-        while keep and size < _KEPT:
-            keep -= 1
-            size += len(self.lines[keep]) + 1
-        self.lines = [line[-_KEPT:] for line in self.lines[keep:]]
-        self.numbers = self.numbers[keep:]
-        self.size = 0
-
-    def _remember(self, plain: Plain, failure: Failure, pattern: Pattern, found: Found) -> None:
-        at = plain.line_at(found.start)
-        before = range(at, max(-1, at - _TIME_IS_AT_MOST), -1)
-        time = next((t for index in before if (t := time_in(self.lines[index]))), None)
-        line = plain.text[found.start : found.start + _LONGEST_QUOTE]
-        end = plain.line_at(found.end - 1)
-        aside = is_aside(self.lines, end)
-        most = at == end and is_most(self.lines[at], pattern.weight)
-        if failure.kind == "unknown":
-            found.parts["exception"] = pattern.words.rstrip(":")
-            if library := library_before(self.lines, at):
-                found.parts["component"] = library
-        number, last = self.numbers[at], self.numbers[end]
-        hit = _Hit(failure, pattern, found, number, time, line, last, aside, most)
-        self.patterns[failure.code].add(pattern)
-        best = self.best.get(failure.code)
-        if not best or pattern.weight > best.pattern.weight:
-            self.best[failure.code] = hit
-        first = self.first.get(failure.code)
-        if not first or hit.line < first.line:
-            self.first[failure.code] = hit
-
-    def settle(self) -> None:
-        """Put what stands aside of the last exception after it, unless that only wraps it."""
-        said = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
-        last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
-        only_wraps = bool(last) and not last & {"cause", "general"}
-        for hit in said:
-            hit.aside = hit.aside and hit.last_line < self.raised_at and not only_wraps
-
-
 def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Explanation:
     """Find every known failure in a text: causes first, what only wraps or follows them later.
 
@@ -255,7 +147,7 @@ def explain_logs(
     logs: Mapping[str, Iterable[str]], *, here: Callable[[], Here | None] = lambda: None
 ) -> Explanation:
     """Find every known failure in logs, which come in pieces; several are those of workers."""
-    readers: dict[str, _Reader] = {}
+    readers: dict[str, Reader] = {}
     size = 0
 
     def counted(pieces: Iterable[str]) -> Iterable[str]:
@@ -265,8 +157,8 @@ def explain_logs(
             yield piece
 
     for name, pieces in logs.items():
-        _read(counted(pieces), readers, name if len(logs) > 1 else None)
-    best: dict[str, _Hit] = {}
+        read_log(counted(pieces), readers, name if len(logs) > 1 else None)
+    best: dict[str, Hit] = {}
     patterns: dict[str, set[Pattern]] = defaultdict(set)
     for reader in readers.values():
         reader.settle()
@@ -288,7 +180,7 @@ def explain_logs(
     return Explanation(matches, size, log, _similar(hits, readers.values()))
 
 
-def _similar(hits: Iterable[_Hit], readers: Iterable[_Reader]) -> tuple[Match, ...]:
+def _similar(hits: Iterable[Hit], readers: Iterable[Reader]) -> tuple[Match, ...]:
     """Return failures with similar words, unless a hit says what the text is about."""
     if any(hit.failure.kind not in ("unsure", "unknown") for hit in hits):
         return ()
@@ -297,47 +189,7 @@ def _similar(hits: Iterable[_Hit], readers: Iterable[_Reader]) -> tuple[Match, .
     return tuple(replace(match, confidence="low", matched="") for match in found)
 
 
-def _read(pieces: Iterable[str], readers: dict[str, _Reader], name: str | None) -> None:
-    lines = split_lines(pieces)
-    sniffed = list(islice(lines, _SNIFFED_LINES))
-    labels = Counter(worker_of(line)[0] for _, line in sniffed)
-    labelled = 1 - labels.pop(None, 0) / max(1, len(sniffed))
-    by_worker = name is None and len(labels) > 1 and labelled >= _LABELLED
-    size, last = 0, 0
-    for number, line in chain(sniffed, lines):
-        # A line that continues in the next piece has its worker already.
-        if number != last:
-            label, line = worker_of(line)
-            worker = (label or "") if by_worker else (name or "")
-            last = number
-        reader = readers.get(worker) or readers.setdefault(worker, _Reader())
-        reader.add(number, line)
-        size += len(line) + 1
-        if reader.size >= _WINDOW or size >= _ALL_WINDOWS:
-            for each in [reader] if reader.size >= _WINDOW else readers.values():
-                size -= each.size
-                each.search()
-    for reader in readers.values():
-        if reader.size:
-            reader.search()
-
-
-def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
-    """Return the first match whose surroundings fulfil the conditions of the failure."""
-    for found in islice(pattern.find(plain), _TRIES):
-        low, high = max(0, found.start - _NEAR), found.end + _NEAR
-
-        def near(words: str, low: int = low, high: int = high) -> bool:
-            return next(condition(words).find(plain, low, high), None) is not None
-
-        if failure.only_if and not any(map(near, failure.only_if)):
-            continue
-        if not any(map(near, failure.not_if)):
-            return found
-    return None
-
-
-def _is_part_of(hit: _Hit, warning: _Hit) -> bool:
+def _is_part_of(hit: Hit, warning: Hit) -> bool:
     """Whether a match is only words of a harmless line."""
     here, around = hit.found, warning.found
     is_harmless = warning.failure.kind == "warning" and "…" not in warning.pattern.words
@@ -345,7 +197,7 @@ def _is_part_of(hit: _Hit, warning: _Hit) -> bool:
     return is_harmless and hit is not warning and hit.line == warning.line and is_within
 
 
-def _rank(hit: _Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:
+def _rank(hit: Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:
     is_first = log is not None and log.first.code == hit.failure.code
     return (
         not is_first,
@@ -367,7 +219,7 @@ def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
 def _match(
     failure: Failure,
     machine: Here | None,
-    hit: _Hit | None = None,
+    hit: Hit | None = None,
     patterns: Collection[Pattern] = (),
 ) -> Match:
     parts = hit.found.parts if hit else {}
@@ -404,7 +256,7 @@ def _filled(command: str | None, parts: Mapping[str, str]) -> str | None:
     return command
 
 
-def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog | None:
+def _worker_log(readers: Mapping[str, Reader], *, separate: bool) -> WorkerLog | None:
     """Say who failed first: by time stamps if there are any, by lines in one log otherwise."""
     named = {name: reader for name, reader in readers.items() if name}
     if len(named) < 2:
@@ -415,7 +267,7 @@ def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog 
         return None
     timed = all(hit.time for hit in failed.values())
 
-    def order(item: tuple[str, _Hit]) -> tuple[object, ...]:
+    def order(item: tuple[str, Hit]) -> tuple[object, ...]:
         hit = item[1]
         follows = hit.failure.kind not in ("cause", "general")
         when = hit.time if timed else ()
@@ -434,13 +286,13 @@ def _worker_log(readers: Mapping[str, _Reader], *, separate: bool) -> WorkerLog 
     )
 
 
-def _root(reader: _Reader) -> _Hit | None:
+def _root(reader: Reader) -> Hit | None:
     """Return what explains a worker's failure best: its first cause, or what it followed."""
     kinds = ("cause", "general", "consequence", "wrapper")
     hits = [hit for hit in reader.first.values() if hit.failure.kind in kinds]
     return min(hits, key=lambda hit: (kinds.index(hit.failure.kind), hit.line), default=None)
 
 
-def _worker_failure(name: str, hit: _Hit) -> WorkerFailure:
+def _worker_failure(name: str, hit: Hit) -> WorkerFailure:
     time = " ".join(hit.time) if hit.time else None
     return WorkerFailure(name, hit.failure.code, hit.failure.title, hit.line, time, hit.text)

@@ -1,0 +1,147 @@
+"""Search logs, which come in pieces, for the patterns of the catalogue, worker by worker."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, candidates, condition
+from tpuctl.diagnosis.evidence import is_aside, is_most, is_raised, library_before
+from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
+from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
+
+# A window of lines is searched at once; what it keeps is longer than any match.
+_WINDOW, _KEPT = 1 << 20, 1 << 13
+# All windows together: a log of a thousand workers is searched in smaller ones.
+_ALL_WINDOWS = 8 << 20
+_SNIFFED_LINES, _LABELLED = 400, 0.3
+# How far from a match its conditions are looked for, and how many matches are tried for them.
+_NEAR, _TRIES = 3000, 50
+_LONGEST_QUOTE = 300
+_TIME_IS_AT_MOST = 200
+
+
+@dataclass
+class Hit:
+    """A pattern in a text: where it stands, and how much that proves."""
+
+    failure: Failure
+    pattern: Pattern
+    found: Found
+    line: int
+    time: tuple[str, str] | None
+    text: str
+    last_line: int
+    aside: bool
+    most: bool
+
+
+@dataclass
+class Reader:
+    """Searches the lines of one worker as they come, and remembers hits, never lines."""
+
+    lines: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    size: int = 0
+    best: dict[str, Hit] = field(default_factory=dict)
+    first: dict[str, Hit] = field(default_factory=dict)
+    patterns: dict[str, set[Pattern]] = field(default_factory=lambda: defaultdict(set))
+    raised_at: int = 0
+
+    def add(self, number: int, line: str) -> None:
+        """Take a line, or more of the line with the same number."""
+        if self.numbers and self.numbers[-1] == number:
+            self.lines[-1] += line
+        else:
+            self.lines.append(line)
+            self.numbers.append(number)
+        self.size += len(line) + 1
+
+    def search(self) -> None:
+        """Search the window, and keep its end for what a match may begin in."""
+        words = tokens("\n".join(self.lines))
+        plain = None
+        raised = (n for n, line in zip(self.numbers, self.lines, strict=True) if is_raised(line))
+        self.raised_at = max(raised, default=self.raised_at)
+        for failure, pattern in candidates(words):
+            plain = plain or Plain(self.lines)
+            if found := _find(plain, failure, pattern):
+                self._remember(plain, failure, pattern, found)
+        keep, size = len(self.lines), 0
+        while keep and size < _KEPT:
+            keep -= 1
+            size += len(self.lines[keep]) + 1
+        self.lines = [line[-_KEPT:] for line in self.lines[keep:]]
+        self.numbers = self.numbers[keep:]
+        self.size = 0
+
+    def _remember(self, plain: Plain, failure: Failure, pattern: Pattern, found: Found) -> None:
+        at = plain.line_at(found.start)
+        before = range(at, max(-1, at - _TIME_IS_AT_MOST), -1)
+        time = next((t for index in before if (t := time_in(self.lines[index]))), None)
+        line = plain.text[found.start : found.start + _LONGEST_QUOTE]
+        end = plain.line_at(found.end - 1)
+        aside = is_aside(self.lines, end)
+        most = at == end and is_most(self.lines[at], pattern.weight)
+        if failure.kind == "unknown":
+            found.parts["exception"] = pattern.words.rstrip(":")
+            if library := library_before(self.lines, at):
+                found.parts["component"] = library
+        number, last = self.numbers[at], self.numbers[end]
+        hit = Hit(failure, pattern, found, number, time, line, last, aside, most)
+        self.patterns[failure.code].add(pattern)
+        best = self.best.get(failure.code)
+        if not best or pattern.weight > best.pattern.weight:
+            self.best[failure.code] = hit
+        first = self.first.get(failure.code)
+        if not first or hit.line < first.line:
+            self.first[failure.code] = hit
+
+    def settle(self) -> None:
+        """Put what stands aside of the last exception after it, unless that only wraps it."""
+        said = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
+        last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
+        only_wraps = bool(last) and not last & {"cause", "general"}
+        for hit in said:
+            hit.aside = hit.aside and hit.last_line < self.raised_at and not only_wraps
+
+
+def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None) -> None:
+    """Search a log, by worker if its lines are labelled; `name` is that of an only worker."""
+    lines = split_lines(pieces)
+    sniffed = list(islice(lines, _SNIFFED_LINES))
+    labels = Counter(worker_of(line)[0] for _, line in sniffed)
+    labelled = 1 - labels.pop(None, 0) / max(1, len(sniffed))
+    by_worker = name is None and len(labels) > 1 and labelled >= _LABELLED
+    size, last = 0, 0
+    for number, line in chain(sniffed, lines):
+        # A line that continues in the next piece has its worker already.
+        if number != last:
+            label, line = worker_of(line)
+            worker = (label or "") if by_worker else (name or "")
+            last = number
+        reader = readers.get(worker) or readers.setdefault(worker, Reader())
+        reader.add(number, line)
+        size += len(line) + 1
+        if reader.size >= _WINDOW or size >= _ALL_WINDOWS:
+            for each in [reader] if reader.size >= _WINDOW else readers.values():
+                size -= each.size
+                each.search()
+    for reader in readers.values():
+        if reader.size:
+            reader.search()
+
+
+def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
+    """Return the first match whose surroundings fulfil the conditions of the failure."""
+    for found in islice(pattern.find(plain), _TRIES):
+        low, high = max(0, found.start - _NEAR), found.end + _NEAR
+
+        def near(words: str, low: int = low, high: int = high) -> bool:
+            return next(condition(words).find(plain, low, high), None) is not None
+
+        if failure.only_if and not any(map(near, failure.only_if)):
+            continue
+        if not any(map(near, failure.not_if)):
+            return found
+    return None
