@@ -8,6 +8,7 @@ needs 3.11, and -I hides the user's own packages too. So this file is run as a s
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,27 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         env[name] = absolute_entries(env[name])
     named = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry]
     return {**env, "PYTHONPATH": os.pathsep.join(named)} if named else env
+
+
+def signal_name(number: int) -> str:
+    """Return a name such as SIGKILL; only the number of one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def how_it_ended(returncode: int) -> str:
+    """Say how a process ended that did not succeed."""
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    often = " (often: out of memory)" if -returncode == signal.SIGKILL else ""
+    return f"was killed by {signal_name(-returncode)}{often}"
+
+
+def shell_code(returncode: int) -> int:
+    """Return the exit code, or 128 + N for signal N as in a shell."""
+    return returncode if returncode >= 0 else 128 - returncode
 
 
 def absolute_entries(path: str) -> str:

@@ -16,7 +16,7 @@ from tpuctl.errors import (
 )
 from tpuctl.outcome import Outcome, Status
 from tpuctl.remote.hosts import Host, name_workers, ranges
-from tpuctl.usercode.error_summary import signal_name
+from tpuctl.start_python import signal_name
 
 _LARGEST_CODE, _LARGEST_SIGNAL = 255, 127
 _FULL_DISK_BYTES = 1 << 20

@@ -17,12 +17,11 @@ from tpuctl.codec import read_json
 from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
-from tpuctl.start_python import child_environment, python_command
+from tpuctl.start_python import child_environment, how_it_ended, python_command, shell_code
 from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
-from tpuctl.usercode.error_summary import how_it_ended, shell_code
 
 # Keras stops within a batch, and a template saves its checkpoint within seconds.
 STOP_S = 15

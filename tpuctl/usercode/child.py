@@ -34,7 +34,7 @@ from tpuctl.errors import (
     UnavailableError,
     WriteError,
 )
-from tpuctl.start_python import child_environment, python_command
+from tpuctl.start_python import child_environment, python_command, signal_name
 from tpuctl.units import format_bytes
 from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
 
@@ -196,7 +196,7 @@ class Child:
         """Describe how a child ended that returned no result."""
         code = self._process.wait()
         if code < 0:
-            end = f"was killed by {signal.Signals(-code).name}{self._memory(-code)}"
+            end = f"was killed by {signal_name(-code)}{self._memory(-code)}"
         else:
             end = f"exited with code {code} without a result"
         return TargetError(f"The {what} process {end}. {self._tail()}".rstrip(), hint=hint)

@@ -1,7 +1,6 @@
 """Summarise an error in user code, or the log of a dead process, in one sentence."""
 
 import re
-import signal
 import sysconfig
 import traceback
 from pathlib import Path
@@ -69,27 +68,6 @@ def last_words(log: str) -> str:
     fatal = [found[1] for line in lines if (found := _FATAL.match(line))]
     words = fatal[:1] or [line for line in lines if line and not _LOG_LINE.match(line)]
     return words[-1][:LONGEST] if words else ""
-
-
-def signal_name(number: int) -> str:
-    """Return a name such as SIGKILL; only the number of one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def how_it_ended(returncode: int) -> str:
-    """Say how a process ended that did not succeed."""
-    if returncode >= 0:
-        return f"exited with code {returncode}"
-    often = " (often: out of memory)" if -returncode == signal.SIGKILL else ""
-    return f"was killed by {signal_name(-returncode)}{often}"
-
-
-def shell_code(returncode: int) -> int:
-    """Return the exit code, or 128 + N for signal N as in a shell."""
-    return returncode if returncode >= 0 else 128 - returncode
 
 
 def ran_out_of_memory(log: str) -> bool:

@@ -19,7 +19,7 @@ from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS
-from tpuctl.usercode.error_summary import how_it_ended, shell_code
+from tpuctl.start_python import how_it_ended, shell_code
 from tpuctl.usercode.scratch import scratch_folder
 
 LOOK_EVERY_S = 0.25
