@@ -15,6 +15,7 @@ from tests.cloud_world import MORNING, Worlds
 from tests.conftest import Tpuctl
 from tests.gce_world import PLAIN, ZONE, open_gce
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.gc import find_orphans
@@ -28,7 +29,7 @@ from tpuctl.cloud.requests import reconcile
 from tpuctl.emulator.confine import Confinement
 from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
 from tpuctl.providers.planes import choose_plane, provider_to_watch
-from tpuctl.providers.registry import open_to_create
+from tpuctl.providers.registry import open_to_create, owner_of
 from tpuctl.remote.setup import recipes, set_up
 
 Made = Created | NotCreated
@@ -331,12 +332,56 @@ def test_a_name_of_somebody_else_is_looked_up_on_both_planes(
 ) -> None:
     here = open_gce(world, monkeypatch)
     make(here.api)
-    for entry in Journal().entries(here.api):
-        Journal().forget(entry)
+    _forget(here.api)
     assert tpuctl("show", "t1", "--json").data["provider"] == "gce"
     missing = tpuctl("show", "t2")
     assert missing.exit_code == 1
     assert "There is no TPU t2" in missing.stderr
+
+
+def _forget(api: TpuApi) -> None:
+    for entry in Journal().entries(api):
+        Journal().forget(entry)
+
+
+def test_no_verb_acts_on_the_other_of_two_tpus_of_a_name(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    here = open_gce(world, monkeypatch, FAST, real_time=True)
+    library.create("t1", "v6e-4", zone=ZONE, provider="cloud-tpu")
+    _forget(old := connect("practice"))
+    make(here.api)
+    assert tpuctl("show", "t1", "--json").data["provider"] == "gce"
+    assert f"{ZONE} on gce" in tpuctl("list").stdout
+    _forget(here.api)
+    (tmp_path / "a").write_text("")
+    for words in (
+        ["show", "t1"], ["show", "t1", "--zone", ZONE], ["wait", "t1"], ["run", "t1", "--", "true"],
+        ["cp", str(tmp_path / "a"), "t1:b"], ["ssh", "t1", "--dry-run"], ["stop", "t1"],
+        ["free", "t1"], ["top", "t1", "--once"], ["logs", "t1"], ["delete", "t1", "--yes"],
+        ["watch", "t1", "--dry-run", str(tmp_path / "a")],
+    ):  # fmt: skip
+        done = tpuctl(*words)
+        assert (done.exit_code, "Both Cloud TPU and Compute Engine" in done.stderr) == (2, True)
+    assert tpuctl("gc", "--json").data["found"] == []
+    monkeypatch.setenv("TPUCTL_PROVIDER", "gce")
+    assert tpuctl("delete", "t1", "--yes").exit_code == 0
+    again = tpuctl("delete", "t1", "--yes")
+    assert (again.exit_code, "TPUCTL_PROVIDER=cloud-tpu before" in again.stderr) == (2, True)
+    assert [node.name for node in old.list_nodes(ALL_ZONES).items] == ["t1"]
+
+
+def test_the_journal_does_not_decide_once_its_tpu_was_replaced_on_the_other_plane(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, FAST, real_time=True)
+    library.create("t1", "v6e-4", zone=ZONE, provider="cloud-tpu")
+    old = connect("practice")
+    old.delete_node("t1", zone=ZONE)
+    here.clock.sleep(60)
+    assert owner_of("t1").abilities.name == "cloud-tpu"
+    here.api.create_node(request())
+    assert owner_of("t1").abilities.name == owner_of("t1", zone=ZONE).abilities.name == "gce"
 
 
 def test_migrate_shows_the_command_and_makes_it_beside_the_old_one(
