@@ -261,8 +261,11 @@ def departure_of(
         verb, user = str(each.get("operationType")), str(each.get("user") or "")
         if cause := _CAUSES.get(verb):
             return Departure(cause, at, user), each
-        if verb == "delete" and deleted is None:
-            deleted = Departure("deleted", at, user), each
+        target = last(each["targetLink"])
+        # Deleting the group of a slice also deletes its VMs.
+        if verb == "delete" and (deleted is None or target == name):
+            vm = "" if target == name else f"its VM {target}"
+            deleted = Departure("deleted", at, user, vm=vm), each
         # What was before its last creation is about another one of the same name.
         if verb == "insert":
             failed = (Departure("not_created", at), each) if each.get("error") else None
