@@ -18,7 +18,10 @@ from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.delete import delete, plan_delete
+from tpuctl.cloud.error_table import RequestContext
 from tpuctl.cloud.gc import find_orphans
+from tpuctl.cloud.gce import reading
+from tpuctl.cloud.gce._http import error_of_operation
 from tpuctl.cloud.gce.bodies import group_body, instance_body, mark_of, read_mark, template_body
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.list import list_tpus
@@ -382,6 +385,85 @@ def test_the_journal_does_not_decide_once_its_tpu_was_replaced_on_the_other_plan
     assert owner_of("t1").abilities.name == "cloud-tpu"
     here.api.create_node(request())
     assert owner_of("t1").abilities.name == owner_of("t1", zone=ZONE).abilities.name == "gce"
+
+
+def test_a_slice_and_a_vm_of_one_name_are_not_both_created(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    for name, first, second in (("t1", "v6e-4", "v6e-16"), ("s1", "v6e-16", "v6e-4")):
+        assert isinstance(make(here.api, name, first), Created)
+        again = make(here.api, name, second)
+        assert isinstance(again, NotCreated)
+        assert (again.error.code, again.error.hint) == (
+            "already_exists", f"tpuctl show {name} --zone {ZONE}",
+        )  # fmt: skip
+    kinds = {node.name: node.accelerator_type for node in here.api.list_nodes(ALL_ZONES).items}
+    assert kinds == {"t1": "v6e-4", "s1": "v6e-16"}
+
+
+def test_slices_with_the_longest_names_have_vms_of_their_own(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    names = ["a" * 62 + last for last in "bc"]
+    for name in names:
+        assert isinstance(make(here.api, name, "v6e-16"), Created)
+    for name in names:
+        assert len(here.api.get_node(name, zone=ZONE).endpoints) == 4
+    here.api.delete_node(names[0], zone=ZONE)
+    assert here.api.why_gone(names[1], zone=ZONE) is None
+
+
+def test_a_slice_of_which_a_user_stopped_a_vm_says_which(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api, "s1", "v6e-16")
+    api: Any = here.connect()
+    path = f"projects/practice/zones/{ZONE}/instances/s1-w-002/stop"
+    api._api._http.send("POST", path, api._api._doing("stop", "s1"))
+    here.clock.sleep(120)
+    node = here.api.get_node("s1", zone=ZONE)
+    assert (node.state, node.health_description) == ("STOPPED", "s1-w-002 is TERMINATED")
+
+
+def test_a_zone_that_an_aggregated_list_leaves_out_may_have_a_tpu(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    silent = {"zones/us-east5-b": {"warning": {"code": "UNREACHABLE"}}}
+    pages = [{"items": {"zones/a": {}, **silent}}, {"unreachables": ["zones/c"]}, {"items": []}]
+    assert reading.unreachable(pages) == ("c", "us-east5-b")
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "code"),
+    [
+        (["ZONE_RESOURCE_POOL_EXHAUSTED", "QUOTA_EXCEEDED"], 503, "quota_exceeded"),
+        (["QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED"], 403, "quota_exceeded"),
+        (["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"], 503, "no_capacity"),
+    ],
+)
+def test_of_several_errors_one_that_waiting_does_not_help_decides(
+    codes: list[str], status: int, code: str
+) -> None:
+    errors = [{"code": each, "message": each} for each in codes]
+    operation = {"httpErrorStatusCode": status, "error": {"errors": errors}}
+    found = error_of_operation(operation, RequestContext("Could not create t1", "p", ZONE, "t1"))
+    assert found
+    assert found.code == code
+
+
+def test_a_plane_that_the_user_may_not_see_and_does_not_use_is_a_note(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    refused = {"on": "compute_instances_aggregated_list", "every": True, "error": "permission"}
+    here = open_gce(world, monkeypatch, {**PLAIN, "faults": [refused]})
+    listed = tpuctl("list")
+    assert (listed.exit_code, "Left out: Could not list" in listed.stderr) == (0, True)
+    assert tpuctl("gc").exit_code == 0
+    assert isinstance(make(here.api), Created)
+    assert tpuctl("list").exit_code == 1
 
 
 def test_migrate_shows_the_command_and_makes_it_beside_the_old_one(

@@ -91,8 +91,8 @@ class Node:
 
     `expires` is when the service itself ends it, `billed_from` when it started; `billed_share` is
     the part of its VMs that cost money, where the state does not tell; `error` is why its VMs
-    cannot be created; `was_cut` is whether a user deleted some of its VMs. A slice on Compute Engine is INCOMPLETE while some of its three parts
-    exist, but no group of VMs.
+    cannot be created; `was_cut` is whether a user deleted some of its VMs. A slice on Compute
+    Engine is INCOMPLETE while some of its three parts exist, but no group of VMs.
     """
 
     name: str
