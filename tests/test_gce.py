@@ -378,13 +378,16 @@ def test_the_journal_does_not_decide_once_its_tpu_was_replaced_on_the_other_plan
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = open_gce(world, monkeypatch, FAST, real_time=True)
-    library.create("t1", "v6e-4", zone=ZONE, provider="cloud-tpu")
-    old = connect("practice")
-    old.delete_node("t1", zone=ZONE)
+    for name in ("t1", "t2"):
+        library.create(name, "v6e-4", zone=ZONE, provider="cloud-tpu")
+        connect("practice").delete_node(name, zone=ZONE)
     here.clock.sleep(60)
     assert owner_of("t1").abilities.name == "cloud-tpu"
     here.api.create_node(request())
     assert owner_of("t1").abilities.name == owner_of("t1", zone=ZONE).abilities.name == "gce"
+    make(here.api, "t2")
+    with pytest.raises(UsageError, match="Compute Engine has a TPU t2"):
+        open_to_create("cloud-tpu", "t2", project=None, on_warning=print)
 
 
 def test_a_slice_and_a_vm_of_one_name_are_not_both_created(
@@ -428,11 +431,10 @@ def test_a_slice_of_which_a_user_stopped_a_vm_says_which(
     assert (node.state, node.health_description) == ("STOPPED", "s1-w-002 is TERMINATED")
 
 
-def test_a_zone_that_an_aggregated_list_leaves_out_may_have_a_tpu(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
-) -> None:
+def test_a_zone_that_an_aggregated_list_leaves_out_is_named() -> None:
     silent = {"zones/us-east5-b": {"warning": {"code": "UNREACHABLE"}}}
-    pages = [{"items": {"zones/a": {}, **silent}}, {"unreachables": ["zones/c"]}, {"items": []}]
+    first: dict[str, Any] = {"items": {"zones/a": {}, **silent}}
+    pages = [first, {"unreachables": ["zones/c"]}, {"items": []}]
     assert reading.unreachable(pages) == ("c", "us-east5-b")
 
 

@@ -313,6 +313,8 @@ def test_a_slice_of_which_a_user_deleted_a_vm_is_not_replaced(watched: Watched) 
     assert "Its other VMs cost money" in str(done.error)
     assert f"tpuctl delete s1 --zone {ZONE}" in str(done.error and done.error.hint)
     assert "costs $32.40 an hour" in done.warnings[0]
+    again = library.watch("s1", TWICE, **options)
+    assert (again.attempts, str(again.error)) == ((), str(done.error))
 
 
 @pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])

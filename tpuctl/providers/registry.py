@@ -1,6 +1,6 @@
 """Which providers there are, and which of them a command asks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
 from typing import cast
@@ -53,11 +53,10 @@ def open_to_create(
     chosen: str, tpu: str, *, project: str | None, on_warning: OnWarning
 ) -> Provider:
     """Return the provider to create a TPU with; raises UsageError where another has its name."""
-    known = plane_in_journal(tpu, project)
-    other = known if chosen in PLANES and known != chosen else None
     owner = _owner(tpu)
-    if not owner and other and not _is_gone(tpu, other, project):
-        owner = open_provider(other)
+    others = {*set_planes()} - {chosen} if chosen in PLANES else set()
+    if not owner and (there := _planes_of_ours(tpu, None, project, others)):
+        owner = open_provider(min(there))
     if owner and owner.abilities.name != chosen:
         raise UsageError(
             f"{owner.abilities.title} has a TPU {tpu}, which later commands would mean.",
@@ -186,7 +185,7 @@ def _plane_of(tpu: str, where: str | None, project: str | None, known: str | Non
     planes, chosen = set_planes(), chosen_plane()
     if len(planes) == 1:
         return chosen or planes[0]
-    there = _planes_of_ours(tpu, where, project)
+    there = _planes_of_ours(tpu, where, project, planes)
     if len(there) == 1 and chosen in (None, *there):
         return there.pop()
 
@@ -215,8 +214,10 @@ def _plane_of(tpu: str, where: str | None, project: str | None, known: str | Non
     return next(iter(having), known or chosen or next(unsure, planes[0]))
 
 
-def _planes_of_ours(tpu: str, where: str | None, project: str | None) -> set[str]:
-    """Return the control planes that still have what this machine created under a name."""
+def _planes_of_ours(
+    tpu: str, where: str | None, project: str | None, planes: Collection[str]
+) -> set[str]:
+    """Return which of the control planes still have what this machine created under a name."""
     from tpuctl.cloud.connect import connect
     from tpuctl.cloud.journal import Journal, JournalEntry, plane_at
     from tpuctl.cloud.lookup import attempt
@@ -228,17 +229,8 @@ def _planes_of_ours(tpu: str, where: str | None, project: str | None) -> set[str
         return found is not None and (isinstance(found, TpuctlError) or is_of(found, entry))
 
     entries = [each for each in Journal().named(tpu, project) if where in (None, each.zone)]
-    usable = [each for each in entries if plane_at(each.endpoint) in set_planes()]
+    usable = [each for each in entries if plane_at(each.endpoint) in planes]
     return {plane_at(each.endpoint) for each in usable if is_there(each)}
-
-
-def _is_gone(tpu: str, plane: str, project: str | None) -> bool:
-    """Whether a control plane says that it has no such TPU, whatever the journal knows."""
-    from tpuctl.cloud.connect import connect
-    from tpuctl.cloud.lookup import attempt, find
-
-    found = attempt(lambda: find(connect(project, plane=plane), tpu, None))
-    return isinstance(found, NotFoundError)
 
 
 def _owner(tpu: str) -> Provider | None:
