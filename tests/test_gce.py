@@ -374,6 +374,20 @@ def test_no_verb_acts_on_the_other_of_two_tpus_of_a_name(
     assert [node.name for node in old.list_nodes(ALL_ZONES).items] == ["t1"]
 
 
+def test_a_watch_means_the_tpu_in_the_zone_given(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zones = {**PLAIN["zones"], "us-east5-b": {}}
+    here = open_gce(world, monkeypatch, {**FAST, "zones": zones}, real_time=True)
+    library.create("t1", "v6e-4", zone="us-east5-b", provider="cloud-tpu")
+    _forget(connect("practice"))
+    here.api.create_node(request())
+    with pytest.raises(UsageError, match="Both"):
+        provider_to_watch("t1", "v6e-4", None, {})
+    for zone, plane in ((ZONE, "gce"), ("us-east5-b", "cloud-tpu")):
+        assert provider_to_watch("t1", "v6e-4", zone, {}).abilities.name == plane
+
+
 def test_the_journal_does_not_decide_once_its_tpu_was_replaced_on_the_other_plane(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +443,29 @@ def test_a_slice_of_which_a_user_stopped_a_vm_says_which(
     here.clock.sleep(120)
     node = here.api.get_node("s1", zone=ZONE)
     assert (node.state, node.health_description) == ("STOPPED", "s1-w-002 is TERMINATED")
+
+
+def test_a_slice_of_which_one_vm_never_runs_says_which(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    plan = complete_plan(
+        here.api, plan_create(CreateOptions("s1", "v6e-16", (ZONE,), provider="gce"))
+    )
+
+    def stage(reply: Any, *_: Any, **__: Any) -> None:
+        if reply.request.method == "GET" and reply.request.path_url.partition("?")[0].endswith(
+            "/instances"
+        ):
+            text = reply.content.replace(b'"RUNNING"', b'"STAGING"', 1)
+            reply._content, reply._content_consumed = text, True
+
+    api: Any = here.api
+    api._api._http._session.hooks["response"].append(stage)
+    made = create(here.api, plan, journal=Journal(), timeout_s=3600)
+    assert isinstance(made, NotCreated)
+    assert "it was CREATING, s1-w-001 is STAGING after 1h" in str(made.error)
+    assert here.api.list_nodes(ALL_ZONES, leftovers=True).items == ()
 
 
 def test_a_zone_that_an_aggregated_list_leaves_out_is_named() -> None:
@@ -652,7 +689,7 @@ def test_a_host_error_of_a_slice_is_shown(
     assert "machine failed" not in tpuctl("show", "s1").stdout
     here.clock.sleep(1000)
     shown = tpuctl("show", "s1")
-    assert "its machine failed at" in shown.stdout
+    assert "its VM s1-w-002 failed at" in shown.stdout
 
 
 def test_a_create_that_is_killed_in_its_setup_is_resumed(

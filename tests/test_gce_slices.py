@@ -289,8 +289,8 @@ def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(watched: Wa
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        ("host_error", "its machine failed at"),
-        ("maintenance", "its machine failed at"),
+        ("host_error", "its VM s1-w-002 failed at"),
+        ("maintenance", "its VM s1-w-002 failed at"),
         ("preempt", "it was preempted at"),
     ],
 )
@@ -306,7 +306,7 @@ def test_a_slice_that_loses_one_host_is_replaced_as_a_whole(
 
 def test_a_slice_of_which_a_user_deleted_a_vm_is_not_replaced(watched: Watched) -> None:
     path = f"projects/practice/zones/{ZONE}/instances/s1-w-002"
-    options = {"accelerator_type": "v6e-16", "zone": ZONE, "provider": "gce"}
+    options: dict[str, Any] = {"accelerator_type": "v6e-16", "zone": ZONE, "provider": "gce"}
     done, node = watched(None, on_start=lambda here: remove(here, path), **options)
     assert (causes(done), node.state, len(node.endpoints)) == (["stopped"], "TERMINATED", 3)
     assert "you@example.com deleted its VM s1-w-002 at" in str(done.error)

@@ -226,7 +226,7 @@ class Departure:
             "preempted": f"it was preempted{when}",
             "expired": f"its time to live ended{when}",
             "deleted": f"{self.by or 'a user'} deleted {self.vm or 'it'}{when}",
-            "host_error": f"its machine failed{when}",
+            "host_error": f"{self.vm or 'its machine'} failed{when}",
             "not_created": str(self.error) if self.error else "it lapsed",
         }[self.cause]
 

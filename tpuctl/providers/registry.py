@@ -53,7 +53,7 @@ def open_to_create(
     chosen: str, tpu: str, *, project: str | None, on_warning: OnWarning
 ) -> Provider:
     """Return the provider to create a TPU with; raises UsageError where another has its name."""
-    owner = _owner(tpu)
+    owner = hosted_owner(tpu)
     others = {*set_planes()} - {chosen} if chosen in PLANES else set()
     if not owner and (there := _planes_of_ours(tpu, None, project, others)):
         owner = open_provider(min(there))
@@ -79,7 +79,7 @@ def owner_of(
     A zone or a project, where given, mean Google Cloud. What the journal knows counts while that
     TPU is there; for other TPUs the control planes are asked.
     """
-    if provider in (None, AUTO) and not zone and not project and (owner := _owner(tpu)):
+    if provider in (None, AUTO) and not zone and not project and (owner := hosted_owner(tpu)):
         return owner
     if provider not in (None, AUTO):
         return open_provider(str(provider), project=project, on_warning=on_warning)
@@ -233,7 +233,8 @@ def _planes_of_ours(
     return {plane_at(each.endpoint) for each in usable if is_there(each)}
 
 
-def _owner(tpu: str) -> Provider | None:
+def hosted_owner(tpu: str) -> Provider | None:
+    """Return the provider other than Google Cloud that knows a name from its own records."""
     for name in PROVIDERS:
         if name in PLANES:
             continue

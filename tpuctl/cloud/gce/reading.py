@@ -269,12 +269,12 @@ def departure_of(
         if not own.search(str(each.get("targetLink", ""))) or (since and at < since):
             continue
         verb, user = str(each.get("operationType")), str(each.get("user") or "")
-        if cause := _CAUSES.get(verb):
-            return Departure(cause, at, user), each
         target = last(each["targetLink"])
+        vm = "" if target == name else f"its VM {target}"
+        if cause := _CAUSES.get(verb):
+            return Departure(cause, at, user, vm=vm), each
         # Deleting the group of a slice also deletes its VMs.
         if verb == "delete" and (deleted is None or target == name):
-            vm = "" if target == name else f"its VM {target}"
             deleted = Departure("deleted", at, user, vm=vm), each
         # What was before its last creation is about another one of the same name.
         if verb == "insert":
