@@ -184,7 +184,7 @@ def _plane_of(tpu: str, where: str | None, project: str | None, known: str | Non
 
     planes, chosen = set_planes(), chosen_plane()
     if len(planes) == 1:
-        return chosen or planes[0]
+        return known or chosen or planes[0]
     there = _planes_of_ours(tpu, where, project, planes)
     if len(there) == 1 and chosen in (None, *there):
         return there.pop()
