@@ -79,11 +79,11 @@ $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 	touch $(READY_CLIENTS)
 
 # These hold back libraries that the others have newer.
-$(VENV_CLIENTS)-tools/.ready: TOOLS = 'skypilot[gcp]' 'dstack[gcp]'
-$(VENV_CLIENTS)-beam/.ready: TOOLS = 'apache-beam[gcp]'
-$(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready: pyproject.toml constraints-clients.txt
+$(VENV_CLIENTS)-tools/.ready: TOOLS = -c constraints-clients.txt 'skypilot[gcp]' 'dstack[gcp]'
+$(VENV_CLIENTS)-beam/.ready: TOOLS = -c constraints-beam.txt 'apache-beam[gcp]'
+$(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready: pyproject.toml constraints-clients.txt constraints-beam.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-clients.txt -e '.[gcp]' $(TOOLS) hypothesis jsonschema pytest pytest-timeout
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[gcp]' $(TOOLS) hypothesis jsonschema pytest pytest-timeout
 	touch $@
 
 test-hosted: $(READY) $(READY_HOSTED) $(VENV)-colab/.ready  ## The official command lines against the emulator, in an environment of their own.

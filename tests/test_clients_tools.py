@@ -119,8 +119,11 @@ def test_dstack(target: Target) -> None:
     backend.update_provisioning_data(data, "", "")
     assert data.hostname
     assert data.internal_ip
-    for _ in range(2):  # the second finds nothing, which is all right
-        backend.terminate_instance("dstack", "us-central1", data.backend_data)
+    backend.terminate_instance("dstack", "us-central1", data.backend_data)
+    while "dstack" in {each.name.rpartition("/")[2] for each in client.list_nodes(parent=parent)}:
+        pass
+    # There is nothing to delete any more, which is all right.
+    backend.terminate_instance("dstack", "us-central1", data.backend_data)
 
 
 def test_tpu_runner(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

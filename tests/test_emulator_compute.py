@@ -44,6 +44,10 @@ def test_an_instance_goes_through_its_states_and_its_operation_is_done_when_it_r
     (interface,) = shown["networkInterfaces"]
     assert interface["networkIP"].startswith("127.")
     assert interface["accessConfigs"][0]["natIP"].startswith("127.")
+    assert (shown["deletionProtection"], interface["stackType"]) == (False, "IPV4_ONLY")
+    assert [(disk["type"], disk["deviceName"]) for disk in shown["disks"]] == [
+        ("PERSISTENT", "persistent-disk-0")
+    ]
     deletion = world.ok("DELETE", "instances/t1")
     assert deletion["targetId"] == shown["id"]
     assert world.status() == "STOPPING"

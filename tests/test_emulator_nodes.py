@@ -1,5 +1,6 @@
 """Nodes: what the service does, and what it refuses, seen by Google's own client."""
 
+from ipaddress import ip_address, ip_network
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,17 @@ def test_a_deleted_node_holds_its_name_until_it_is_gone(practice: Any) -> None:
     assert operation.result() is not None
     first = operation.operation.name
     assert world.create("t1").operation.name != first
+
+
+def test_a_node_tells_its_subnetwork_and_addresses(practice: Any) -> None:
+    world = practice()
+    world.create("t1")
+    world.clock.sleep(120)
+    node = world.node("t1")
+    inside = ip_network(node.cidr_block)
+    assert all(ip_address(each.ip_address) in inside for each in node.network_endpoints)
+    assert node.network_config.subnetwork.endswith("/subnetworks/default")
+    assert (node.scheduling_config.spot, "scheduling_config" in node) == (False, True)
 
 
 def test_a_recreated_node_has_a_new_id(practice: Any) -> None:

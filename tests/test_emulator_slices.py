@@ -294,6 +294,10 @@ def test_names_of_instances_and_regional_templates(practice: Any) -> None:
     world.ok("POST", GROUPS, world.group_body(**{**fields, "baseInstanceName": "x"}, name="s1")
              | {"name": "s2"})  # fmt: skip
     rows = world.ok("POST", f"{GROUPS}/s2/listManagedInstances")["managedInstances"]
+    assert {row["targetStatus"] for row in rows} == {"RUNNING"}
+    group = world.ok("GET", f"{GROUPS}/s2")
+    assert group["versions"][0]["targetSize"] == {"calculated": len(rows)}
+    assert group["instanceGroup"].endswith("/instanceGroups/s2")
     assert all(len(row["name"]) == 6 for row in rows)
     found = world.ok("GET", "/aggregated/instanceGroupManagers")["items"]["zones/us-east5-b"]
     assert [item["name"] for item in found[GROUPS]] == ["s1", "s2"]

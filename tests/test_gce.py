@@ -15,9 +15,13 @@ from tests.cloud_world import MORNING, Worlds
 from tests.conftest import Tpuctl
 from tests.gce_world import PLAIN, ZONE, open_gce
 from tpuctl.cloud.api import TpuApi
+from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.delete import delete, plan_delete
+from tpuctl.cloud.error_table import RequestContext
 from tpuctl.cloud.gc import find_orphans
+from tpuctl.cloud.gce import reading
+from tpuctl.cloud.gce._http import error_of_operation
 from tpuctl.cloud.gce.bodies import group_body, instance_body, mark_of, read_mark, template_body
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.list import list_tpus
@@ -28,7 +32,7 @@ from tpuctl.cloud.requests import reconcile
 from tpuctl.emulator.confine import Confinement
 from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
 from tpuctl.providers.planes import choose_plane, provider_to_watch
-from tpuctl.providers.registry import open_to_create
+from tpuctl.providers.registry import open_to_create, owner_of
 from tpuctl.remote.setup import recipes, set_up
 
 Made = Created | NotCreated
@@ -331,12 +335,174 @@ def test_a_name_of_somebody_else_is_looked_up_on_both_planes(
 ) -> None:
     here = open_gce(world, monkeypatch)
     make(here.api)
-    for entry in Journal().entries(here.api):
-        Journal().forget(entry)
+    _forget(here.api)
     assert tpuctl("show", "t1", "--json").data["provider"] == "gce"
     missing = tpuctl("show", "t2")
     assert missing.exit_code == 1
     assert "There is no TPU t2" in missing.stderr
+
+
+def _forget(api: TpuApi) -> None:
+    for entry in Journal().entries(api):
+        Journal().forget(entry)
+
+
+def test_no_verb_acts_on_the_other_of_two_tpus_of_a_name(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    here = open_gce(world, monkeypatch, FAST, real_time=True)
+    library.create("t1", "v6e-4", zone=ZONE, provider="cloud-tpu")
+    _forget(old := connect("practice"))
+    make(here.api)
+    assert tpuctl("show", "t1", "--json").data["provider"] == "gce"
+    assert f"{ZONE} on gce" in tpuctl("list").stdout
+    _forget(here.api)
+    (tmp_path / "a").write_text("")
+    for words in (
+        ["show", "t1"], ["show", "t1", "--zone", ZONE], ["wait", "t1"], ["run", "t1", "--", "true"],
+        ["cp", str(tmp_path / "a"), "t1:b"], ["ssh", "t1", "--dry-run"], ["stop", "t1"],
+        ["free", "t1"], ["top", "t1", "--once"], ["logs", "t1"], ["delete", "t1", "--yes"],
+        ["watch", "t1", "--dry-run", str(tmp_path / "a")],
+    ):  # fmt: skip
+        done = tpuctl(*words)
+        assert (done.exit_code, "Both Cloud TPU and Compute Engine" in done.stderr) == (2, True)
+    assert tpuctl("gc", "--json").data["found"] == []
+    monkeypatch.setenv("TPUCTL_PROVIDER", "gce")
+    assert tpuctl("delete", "t1", "--yes").exit_code == 0
+    again = tpuctl("delete", "t1", "--yes")
+    assert (again.exit_code, "TPUCTL_PROVIDER=cloud-tpu before" in again.stderr) == (2, True)
+    assert [node.name for node in old.list_nodes(ALL_ZONES).items] == ["t1"]
+
+
+def test_a_watch_means_the_tpu_in_the_zone_given(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zones = {**PLAIN["zones"], "us-east5-b": {}}
+    here = open_gce(world, monkeypatch, {**FAST, "zones": zones}, real_time=True)
+    library.create("t1", "v6e-4", zone="us-east5-b", provider="cloud-tpu")
+    _forget(connect("practice"))
+    here.api.create_node(request())
+    with pytest.raises(UsageError, match="Both"):
+        provider_to_watch("t1", "v6e-4", None, {})
+    for zone, plane in ((ZONE, "gce"), ("us-east5-b", "cloud-tpu")):
+        assert provider_to_watch("t1", "v6e-4", zone, {}).abilities.name == plane
+
+
+def test_the_journal_does_not_decide_once_its_tpu_was_replaced_on_the_other_plane(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, FAST, real_time=True)
+    for name in ("t1", "t2"):
+        library.create(name, "v6e-4", zone=ZONE, provider="cloud-tpu")
+        connect("practice").delete_node(name, zone=ZONE)
+    here.clock.sleep(60)
+    assert owner_of("t1").abilities.name == "cloud-tpu"
+    here.api.create_node(request())
+    assert owner_of("t1").abilities.name == owner_of("t1", zone=ZONE).abilities.name == "gce"
+    make(here.api, "t2")
+    with pytest.raises(UsageError, match="Compute Engine has a TPU t2"):
+        open_to_create("cloud-tpu", "t2", project=None, on_warning=print)
+
+
+def test_a_slice_and_a_vm_of_one_name_are_not_both_created(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    for name, first, second in (("t1", "v6e-4", "v6e-16"), ("s1", "v6e-16", "v6e-4")):
+        assert isinstance(make(here.api, name, first), Created)
+        again = make(here.api, name, second)
+        assert isinstance(again, NotCreated)
+        assert (again.error.code, again.error.hint) == (
+            "already_exists", f"tpuctl show {name} --zone {ZONE}",
+        )  # fmt: skip
+    kinds = {node.name: node.accelerator_type for node in here.api.list_nodes(ALL_ZONES).items}
+    assert kinds == {"t1": "v6e-4", "s1": "v6e-16"}
+
+
+def test_slices_with_the_longest_names_have_vms_of_their_own(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    names = ["a" * 62 + last for last in "bc"]
+    for name in names:
+        assert isinstance(make(here.api, name, "v6e-16"), Created)
+    for name in names:
+        assert len(here.api.get_node(name, zone=ZONE).endpoints) == 4
+    here.api.delete_node(names[0], zone=ZONE)
+    assert here.api.why_gone(names[1], zone=ZONE) is None
+
+
+def test_a_slice_of_which_a_user_stopped_a_vm_says_which(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    make(here.api, "s1", "v6e-16")
+    api: Any = here.connect()
+    path = f"projects/practice/zones/{ZONE}/instances/s1-w-002/stop"
+    api._api._http.send("POST", path, api._api._doing("stop", "s1"))
+    here.clock.sleep(120)
+    node = here.api.get_node("s1", zone=ZONE)
+    assert (node.state, node.health_description) == ("STOPPED", "s1-w-002 is TERMINATED")
+
+
+def test_a_slice_of_which_one_vm_never_runs_says_which(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch)
+    plan = complete_plan(
+        here.api, plan_create(CreateOptions("s1", "v6e-16", (ZONE,), provider="gce"))
+    )
+
+    def stage(reply: Any, *_: Any, **__: Any) -> None:
+        if reply.request.method == "GET" and reply.request.path_url.partition("?")[0].endswith(
+            "/instances"
+        ):
+            text = reply.content.replace(b'"RUNNING"', b'"STAGING"', 1)
+            reply._content, reply._content_consumed = text, True
+
+    api: Any = here.api
+    api._api._http._session.hooks["response"].append(stage)
+    made = create(here.api, plan, journal=Journal(), timeout_s=3600)
+    assert isinstance(made, NotCreated)
+    assert "it was CREATING, s1-w-001 is STAGING after 1h" in str(made.error)
+    assert here.api.list_nodes(ALL_ZONES, leftovers=True).items == ()
+
+
+def test_a_zone_that_an_aggregated_list_leaves_out_is_named() -> None:
+    silent = {"zones/us-east5-b": {"warning": {"code": "UNREACHABLE"}}}
+    first: dict[str, Any] = {"items": {"zones/a": {}, **silent}}
+    pages = [first, {"unreachables": ["zones/c"]}, {"items": []}]
+    assert reading.unreachable(pages) == ("c", "us-east5-b")
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "code"),
+    [
+        (["ZONE_RESOURCE_POOL_EXHAUSTED", "QUOTA_EXCEEDED"], 503, "quota_exceeded"),
+        (["QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED"], 403, "quota_exceeded"),
+        (["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"], 503, "no_capacity"),
+    ],
+)
+def test_of_several_errors_one_that_waiting_does_not_help_decides(
+    codes: list[str], status: int, code: str
+) -> None:
+    errors = [{"code": each, "message": each} for each in codes]
+    operation = {"httpErrorStatusCode": status, "error": {"errors": errors}}
+    found = error_of_operation(operation, RequestContext("Could not create t1", "p", ZONE, "t1"))
+    assert found
+    assert found.code == code
+
+
+def test_a_plane_that_the_user_may_not_see_and_does_not_use_is_a_note(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    refused = {"on": "compute_instances_aggregated_list", "every": True, "error": "permission"}
+    here = open_gce(world, monkeypatch, {**PLAIN, "faults": [refused]})
+    listed = tpuctl("list")
+    assert (listed.exit_code, "Left out: Could not list" in listed.stderr) == (0, True)
+    assert tpuctl("gc").exit_code == 0
+    assert isinstance(make(here.api), Created)
+    assert tpuctl("list").exit_code == 1
 
 
 def test_migrate_shows_the_command_and_makes_it_beside_the_old_one(
@@ -523,7 +689,7 @@ def test_a_host_error_of_a_slice_is_shown(
     assert "machine failed" not in tpuctl("show", "s1").stdout
     here.clock.sleep(1000)
     shown = tpuctl("show", "s1")
-    assert "its machine failed at" in shown.stdout
+    assert "its VM s1-w-002 failed at" in shown.stdout
 
 
 def test_a_create_that_is_killed_in_its_setup_is_resumed(

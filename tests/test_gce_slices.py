@@ -262,10 +262,11 @@ def watched(world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> W
 
         def hear(stream: str, data: bytes) -> None:
             if not heard:
+                on_start(here)
                 clock.jump(DAY_S)
             heard.append(data)
 
-        command = options.pop("command", TWICE)
+        command, on_start = options.pop("command", TWICE), options.pop("on_start", print)
         done = library.watch("s1", command, sink=hear, **options)
         (node,) = here.api.list_nodes(ALL_ZONES, leftovers=True).items
         return done, node
@@ -288,8 +289,8 @@ def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(watched: Wa
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        ("host_error", "its machine failed at"),
-        ("maintenance", "its machine failed at"),
+        ("host_error", "its VM s1-w-002 failed at"),
+        ("maintenance", "its VM s1-w-002 failed at"),
         ("preempt", "it was preempted at"),
     ],
 )
@@ -301,6 +302,19 @@ def test_a_slice_that_loses_one_host_is_replaced_as_a_whole(
     assert causes(done) == ["preempted", "done"]
     assert words in done.attempts[0].reason
     assert (node.state, node.spot, len(node.endpoints)) == ("READY", spot, 4)
+
+
+def test_a_slice_of_which_a_user_deleted_a_vm_is_not_replaced(watched: Watched) -> None:
+    path = f"projects/practice/zones/{ZONE}/instances/s1-w-002"
+    options: dict[str, Any] = {"accelerator_type": "v6e-16", "zone": ZONE, "provider": "gce"}
+    done, node = watched(None, on_start=lambda here: remove(here, path), **options)
+    assert (causes(done), node.state, len(node.endpoints)) == (["stopped"], "TERMINATED", 3)
+    assert "you@example.com deleted its VM s1-w-002 at" in str(done.error)
+    assert "Its other VMs cost money" in str(done.error)
+    assert f"tpuctl delete s1 --zone {ZONE}" in str(done.error and done.error.hint)
+    assert "costs $32.40 an hour" in done.warnings[0]
+    again = library.watch("s1", TWICE, **options)
+    assert (again.attempts, str(again.error)) == ((), str(done.error))
 
 
 @pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])

@@ -91,7 +91,6 @@ def create(
     from tpuctl.cloud.create import NotCreated
     from tpuctl.cloud.placement import resolve_zones
     from tpuctl.cloud.plan import CreateOptions
-    from tpuctl.providers.cloud_tpu import CloudTpu
     from tpuctl.providers.planes import choose_plane
     from tpuctl.providers.port import HostedPlan
     from tpuctl.providers.registry import AUTO, chosen_plane, is_plane, open_to_create
@@ -108,12 +107,10 @@ def create(
         zones = (str(zone),) if zone else ()
     asked = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
     chosen.abilities.check(asked)
-    plan = chosen.plan(asked)
+    plan = chosen.plan(asked, dry_run=dry_run)
     if why and not isinstance(plan, HostedPlan):
         plan = replace(plan, why_provider=why, reasons=(why, *plan.reasons))
     if dry_run:
-        if isinstance(chosen, CloudTpu) and not isinstance(plan, HostedPlan):
-            return chosen.add_quotas(plan)
         return plan
     confirm(plan)
     result = chosen.create(

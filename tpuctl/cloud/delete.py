@@ -28,7 +28,7 @@ from tpuctl.errors import (
     TryAgainError,
     UnavailableError,
 )
-from tpuctl.hardware.compute_engine import CLOUD_TPU
+from tpuctl.hardware.compute_engine import CLOUD_TPU, place_of
 from tpuctl.outcome import Outcome, Status
 from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.units import format_duration
@@ -71,7 +71,7 @@ class TpuDeletion:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why it was left alone, and which disks stay and keep costing money."""
-        where = f"{self.name} in {self.zone or self.provider}"
+        where = f"{self.name} in {place_of(self.zone, self.provider)}"
         goes = self.outcome in ("planned", "deleted")
         left = (f"{where}: {self.reason}.",) if self.reason and not goes and not self.error else ()
         disks = self.remaining_disks if goes else ()

@@ -184,6 +184,8 @@ class PendingRequest:
         if node.state == "READY":
             reached = sum(1 for worker in tpu.workers if worker.state == "READY")
             return RequestStatus(f"READY, {reached} of {len(tpu.workers)} workers have an address")
+        if node.state == "CREATING" and node.endpoints and node.health_description:
+            return RequestStatus(f"CREATING, {node.health_description}")
         return RequestStatus(node.state)
 
     def _poll_queue(self) -> RequestStatus:

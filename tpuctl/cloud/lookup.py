@@ -87,7 +87,7 @@ def take_snapshot(api: TpuApi, zone: str, *, leftovers: bool = False) -> Snapsho
 
     With `leftovers` also what is left of slices.
 
-    If one of the two lists fails, its error is among the failures; if both fail, it is raised.
+    If one of the two lists fails, its error is among the failures; it is raised if nothing is left.
     """
     list_nodes = partial(api.list_nodes, leftovers=True) if leftovers else api.list_nodes
     tasks: list[Callable[[], Any]] = [
@@ -96,11 +96,11 @@ def take_snapshot(api: TpuApi, zone: str, *, leftovers: bool = False) -> Snapsho
     ]
     nodes, queued = attempt_all(tasks, at_once=2)
     failures = tuple(result for result in (nodes, queued) if isinstance(result, TpuctlError))
-    if len(failures) == 2:
-        raise failures[0]
     seen: Listing[Node] = Listing(()) if isinstance(nodes, TpuctlError) else nodes
     waiting: Listing[QueuedResource] = Listing(()) if isinstance(queued, TpuctlError) else queued
     unreachable = {*seen.unreachable_zones, *waiting.unreachable_zones}
+    if failures and not (seen.items or waiting.items or unreachable):
+        raise failures[0]
     return Snapshot(seen.items, waiting.items, tuple(sorted(unreachable)), failures)
 
 

@@ -91,8 +91,8 @@ class Node:
 
     `expires` is when the service itself ends it, `billed_from` when it started; `billed_share` is
     the part of its VMs that cost money, where the state does not tell; `error` is why its VMs
-    cannot be created. A slice on Compute Engine is INCOMPLETE while some of its three parts
-    exist, but no group of VMs.
+    cannot be created; `was_cut` is whether a user deleted some of its VMs. A slice on Compute
+    Engine is INCOMPLETE while some of its three parts exist, but no group of VMs.
     """
 
     name: str
@@ -123,6 +123,7 @@ class Node:
     expires: datetime | None = None
     billed_from: datetime | None = None
     billed_share: float | None = None
+    was_cut: bool = False
     error: TpuctlError | None = None
 
     @property
@@ -211,20 +212,21 @@ class NodeRequest:
 
 @dataclass(frozen=True)
 class Departure:
-    """Why a TPU is gone, from the service's record of operations."""
+    """Why a TPU or one VM of it is gone, from the service's record of operations."""
 
     cause: Literal["preempted", "expired", "deleted", "host_error", "not_created"]
     at: datetime | None = None
     by: str = ""
     error: TpuctlError | None = None
+    vm: str = ""
 
     def __str__(self) -> str:
         when = f" at {self.at:%Y-%m-%d %H:%M} UTC" if self.at else ""
         return {
             "preempted": f"it was preempted{when}",
             "expired": f"its time to live ended{when}",
-            "deleted": f"{self.by or 'a user'} deleted it{when}",
-            "host_error": f"its machine failed{when}",
+            "deleted": f"{self.by or 'a user'} deleted {self.vm or 'it'}{when}",
+            "host_error": f"{self.vm or 'its machine'} failed{when}",
             "not_created": str(self.error) if self.error else "it lapsed",
         }[self.cause]
 

@@ -15,7 +15,7 @@ from tpuctl.cloud.models import (
     shared,
 )
 from tpuctl.errors import UsageError
-from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, list_price, model_of
+from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, list_price, model_of, place_of
 from tpuctl.hardware.types import AcceleratorType, describe, load_data
 from tpuctl.outcome import Outcome
 
@@ -86,8 +86,8 @@ class Tpu(Outcome):
 
     @property
     def place(self) -> str:
-        """Its zone, or its provider where there are no zones."""
-        return self.zone or self.provider
+        """Its zone, and its provider where the zone does not tell it."""
+        return place_of(self.zone, self.provider)
 
     @property
     def is_usable(self) -> bool:

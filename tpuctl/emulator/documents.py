@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Sequence
+from ipaddress import ip_network
 from typing import TypeVar
 
 from tpuctl.emulator.errors import bad_request, load_data, project_number
@@ -67,6 +68,8 @@ def node_document(node: Node) -> Document:
     project, spec = node.key.project, node.document
     account = spec.get("serviceAccount", {})
     document = {
+        "schedulingConfig": {},
+        "shieldedInstanceConfig": {},
         **spec,
         "name": node.path,
         "state": node.state,
@@ -93,6 +96,12 @@ def node_document(node: Node) -> Document:
         network = config.get("network", "default")
         full = network if "/" in network else f"projects/{project}/global/networks/{network}"
         document["networkConfig"] = {**config, "network": full}
+        if network == "default":
+            region = node.key.zone.rpartition("-")[0]
+            subnet = f"projects/{project}/regions/{region}/subnetworks/default"
+            document["networkConfig"].setdefault("subnetwork", subnet)
+    if node.addresses and "cidrBlock" not in spec:
+        document["cidrBlock"] = str(ip_network(f"{node.addresses[0][0]}/20", strict=False))
     if node.queued:
         document["queuedResource"] = node.queued.path("queuedResources")
     return document

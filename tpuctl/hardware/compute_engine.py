@@ -143,3 +143,8 @@ def _kinds() -> tuple[AcceleratorType, ...]:
             with suppress(UsageError):
                 found.append(describe(f"{family['prefix']}-{2**power}"))
     return tuple(found)
+
+
+def place_of(zone: str | None, provider: str) -> str:
+    """Return where a TPU is: both control planes may have one of the same name in a zone."""
+    return provider if zone is None else f"{zone} on {GCE}" if provider == GCE else zone

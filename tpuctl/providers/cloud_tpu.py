@@ -73,18 +73,15 @@ class CloudTpu:
 
     was_deleted = knows
 
-    def plan(self, options: CreateOptions) -> CreatePlan:
-        """Plan a create in the given zones or in all that have the type."""
+    def plan(self, options: CreateOptions, *, dry_run: bool = False) -> CreatePlan:
+        """Plan a create in the zones given, for a dry run with their quotas, or in all."""
         from tpuctl.compile.estimate import warn_before_create
 
         plan = plan_create(options)
         api = self._cloud.api
         plan = add_traffic_warnings(api, complete_plan(api, plan), bucket=options.bucket)
-        return plan.with_warnings(*warn_before_create(plan.accelerator_type))
-
-    def add_quotas(self, plan: CreatePlan) -> CreatePlan:
-        """Add the quotas of the zones that were named, to a plan that is only shown."""
-        return add_quotas(self._cloud.api, plan)
+        plan = plan.with_warnings(*warn_before_create(plan.accelerator_type))
+        return add_quotas(api, plan) if dry_run else plan
 
     def create(
         self,

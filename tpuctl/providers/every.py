@@ -10,9 +10,11 @@ from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt, attempt_all
 from tpuctl.cloud.tpu import Balance
 from tpuctl.errors import (
+    ApiDisabledError,
     InvalidInputError,
     MissingExtraError,
     NotLoggedInError,
+    PermissionDeniedError,
     TpuctlError,
     UsageError,
 )
@@ -22,7 +24,9 @@ from tpuctl.providers.offers import Offers, rank
 from tpuctl.providers.port import Provider, ProviderOffer
 from tpuctl.providers.registry import is_plane, plane_is_used
 
-_NOT_SET_UP = (NotLoggedInError, MissingExtraError, InvalidInputError)
+_NOT_SET_UP = (
+    ApiDisabledError, InvalidInputError, MissingExtraError, NotLoggedInError, PermissionDeniedError
+)  # fmt: skip
 """What a provider raises that this user does not use."""
 
 Deletions = list[tuple[Provider, DeleteResult]]
@@ -69,7 +73,7 @@ def _sort_errors(
     failures: list[TpuctlError] = []
     for provider, error in errors:
         if isinstance(error, _NOT_SET_UP) and not plane_is_used(provider.abilities.name):
-            notes.append(f"Not asked: {error}")
+            notes.append(f"Left out: {error}")
         else:
             failures.append(error)
     return notes, failures

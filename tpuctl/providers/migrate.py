@@ -11,7 +11,7 @@ from tpuctl.cloud.lookup import attempt, find
 from tpuctl.cloud.models import Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.quotas import ZoneLimit, read_quotas
-from tpuctl.errors import TpuctlError, UnsupportedError, UsageError
+from tpuctl.errors import NotFoundError, TpuctlError, UnsupportedError, UsageError
 from tpuctl.hardware.compute_engine import (
     GCE,
     describe_on,
@@ -54,7 +54,12 @@ def plan_migration(
     """
     if to != GCE:
         raise UsageError(f"Cannot migrate to {to!r}.", hint="TPUs migrate to gce.")
-    resource = find(connect(project), name, zone)
+    resource = attempt(lambda: find(connect(project), name, zone))
+    if isinstance(resource, TpuctlError):
+        there = attempt(lambda: find(connect(project, plane=GCE), name, zone))
+        if isinstance(resource, NotFoundError) and not isinstance(there, TpuctlError):
+            raise UsageError(f"{name} is on Compute Engine already.", hint=f"tpuctl show {name}")
+        raise resource
     node = resource.requested if isinstance(resource, QueuedResource) else resource
     if node is None:
         raise UnsupportedError(f"What the queued resource {name} asks for is unknown.")

@@ -17,6 +17,7 @@ from tpuctl.providers.registry import (
     PLANES,
     OnWarning,
     chosen_plane,
+    hosted_owner,
     is_plane,
     open_provider,
     open_to_create,
@@ -82,7 +83,9 @@ def provider_to_watch(
     """
     if provider not in (None, AUTO):
         return open_to_create(str(provider), name, project=project, on_warning=on_warning)
-    owner = owner_of(name, project=project, on_warning=on_warning)
+    is_google = isinstance(zone, str) and zone != AUTO and not hosted_owner(name)
+    one = str(zone) if is_google else None
+    owner = owner_of(name, zone=one, project=project, on_warning=on_warning)
     if not is_plane(owner) or not accelerator_type or len(set_planes()) == 1:
         return owner
     if plane_in_journal(name, project) or chosen_plane():

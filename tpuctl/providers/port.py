@@ -163,8 +163,8 @@ class Provider(Protocol):
     def was_deleted(self, name: str) -> bool:
         """Whether what this machine had created under this name is gone. Local."""
 
-    def plan(self, options: CreateOptions) -> CreatePlan | HostedPlan:
-        """Check the options, and read price, balance and quota; creates nothing."""
+    def plan(self, options: CreateOptions, *, dry_run: bool = False) -> CreatePlan | HostedPlan:
+        """Check the options, and read price and balance, for a dry run quota; creates nothing."""
 
     def create(
         self,

@@ -1,6 +1,6 @@
 """Which providers there are, and which of them a command asks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
 from typing import cast
@@ -9,6 +9,8 @@ from tpuctl.errors import (
     MissingExtraError,
     NotFoundError,
     NotLoggedInError,
+    TpuctlError,
+    TryAgainError,
     UsageError,
     did_you_mean,
 )
@@ -51,11 +53,10 @@ def open_to_create(
     chosen: str, tpu: str, *, project: str | None, on_warning: OnWarning
 ) -> Provider:
     """Return the provider to create a TPU with; raises UsageError where another has its name."""
-    known = plane_in_journal(tpu, project)
-    other = known if chosen in PLANES and known != chosen else None
-    owner = _owner(tpu)
-    if not owner and other and not _is_gone(tpu, other, project):
-        owner = open_provider(other)
+    owner = hosted_owner(tpu)
+    others = {*set_planes()} - {chosen} if chosen in PLANES else set()
+    if not owner and (there := _planes_of_ours(tpu, None, project, others)):
+        owner = open_provider(min(there))
     if owner and owner.abilities.name != chosen:
         raise UsageError(
             f"{owner.abilities.title} has a TPU {tpu}, which later commands would mean.",
@@ -70,19 +71,23 @@ def owner_of(
     provider: str | None = None,
     zone: str | None = None,
     project: str | None = None,
+    deletes: bool = False,
     on_warning: OnWarning = lambda text: None,
 ) -> Provider:
     """Return the provider of a TPU: the one given, the one that knows it, or the plane that has it.
 
-    A zone or a project, where given, mean Google Cloud. The journal knows which control plane was
-    asked for the TPU; for other TPUs the control planes are asked.
+    A zone or a project, where given, mean Google Cloud. What the journal knows counts while that
+    TPU is there; for other TPUs the control planes are asked.
     """
-    if provider in (None, AUTO) and not zone and not project and (owner := _owner(tpu)):
+    if provider in (None, AUTO) and not zone and not project and (owner := hosted_owner(tpu)):
         return owner
     if provider not in (None, AUTO):
         return open_provider(str(provider), project=project, on_warning=on_warning)
+    from tpuctl.cloud.connect import chosen_zone, zone_to_delete_in
+
     known = plane_in_journal(tpu, project)
-    chosen = known or chosen_plane() or _plane_of(tpu, zone, project)
+    where = zone_to_delete_in(zone, everything=False) if deletes else chosen_zone(zone)
+    chosen = _plane_of(tpu, where, project, known)
     plane = open_provider(chosen, project=project, on_warning=on_warning)
     return plane if known or zone or project else _deleted_earlier(tpu, plane)
 
@@ -123,7 +128,9 @@ def open_to_delete(
         return [(each, None) for each in every]
     owners: dict[str, tuple[Provider, list[str]]] = {}
     for tpu in names:
-        owner = owner_of(tpu, provider=provider, zone=zone, project=project, on_warning=on_warning)
+        owner = owner_of(
+            tpu, provider=provider, zone=zone, project=project, deletes=True, on_warning=on_warning
+        )
         owners.setdefault(owner.abilities.name, (owner, []))[1].append(tpu)
     return list(owners.values())
 
@@ -167,43 +174,67 @@ def chosen_plane() -> str | None:
     return None if chosen == AUTO else chosen
 
 
-def _plane_of(tpu: str, zone: str | None, project: str | None) -> str:
-    """Ask the control planes for a TPU; the first one where none has it."""
-    from tpuctl.cloud.connect import chosen_zone, connect
-    from tpuctl.cloud.lookup import Resource, attempt_all, find
+def _plane_of(tpu: str, where: str | None, project: str | None, known: str | None) -> str:
+    """Return the control plane that has a TPU; where none has it, the one that had it.
 
-    planes = set_planes()
+    Raises UsageError where it is not clear which TPU is meant.
+    """
+    from tpuctl.cloud.connect import connect
+    from tpuctl.cloud.lookup import Resource, attempt, attempt_all, find
+
+    planes, chosen = set_planes(), chosen_plane()
     if len(planes) == 1:
-        return planes[0]
-    where = chosen_zone(zone)
+        return known or chosen or planes[0]
+    there = _planes_of_ours(tpu, where, project, planes)
+    if len(there) == 1 and chosen in (None, *there):
+        return there.pop()
 
     def look(plane: str) -> Resource:
         return find(connect(project, plane=plane), tpu, where)
 
+    if chosen and not isinstance(attempt(partial(look, chosen)), NotFoundError):
+        return chosen
     found = attempt_all([partial(look, plane) for plane in planes], at_once=2)
-    having = [plane for plane, one in zip(planes, found, strict=True) if isinstance(one, Resource)]
-    if len(having) > 1:
-        raise UsageError(
-            f"Both the Cloud TPU API and Compute Engine have a TPU {tpu}.",
-            hint=f"Say which one you mean: export TPUCTL_PROVIDER={GCE} (or {CLOUD_TPU})",
-        )
-    if having:
-        return having[0]
+    answers = dict(zip(planes, found, strict=True))
+    # UsageError: several zones have it.
+    having = [p for p in planes if isinstance(answers[p], Resource | UsageError)]
+    if having and (chosen or len(having) > 1):
+        titles = [open_provider(plane).abilities.title for plane in having]
+        told = f"Both {titles[0]} and {titles[-1]} have a TPU {tpu}."
+        if chosen:
+            source = load_settings().source_of("provider")
+            told = f"{titles[0]} has a TPU {tpu}, but {source} chooses {chosen}."
+        before = " or ".join(f"TPUCTL_PROVIDER={plane}" for plane in having)
+        raise UsageError(told, hint=f"Put {before} before the same command.")
+    for error in answers.values():
+        if having and isinstance(error, TryAgainError):
+            raise error  # It may have one, too.
     # What could not be asked says more than that the other one does not have it.
-    unsure = (p for p, e in zip(planes, found, strict=True) if not isinstance(e, NotFoundError))
-    return next(unsure, planes[0])
+    unsure = (p for p in planes if not isinstance(answers[p], NotFoundError))
+    return next(iter(having), known or chosen or next(unsure, planes[0]))
 
 
-def _is_gone(tpu: str, plane: str, project: str | None) -> bool:
-    """Whether a control plane says that it has no such TPU, whatever the journal knows."""
+def _planes_of_ours(
+    tpu: str, where: str | None, project: str | None, planes: Collection[str]
+) -> set[str]:
+    """Return which of the control planes still have what this machine created under a name."""
     from tpuctl.cloud.connect import connect
-    from tpuctl.cloud.lookup import attempt, find
+    from tpuctl.cloud.journal import Journal, JournalEntry, plane_at
+    from tpuctl.cloud.lookup import attempt
+    from tpuctl.cloud.requests import is_of, read_resource
 
-    found = attempt(lambda: find(connect(project, plane=plane), tpu, None))
-    return isinstance(found, NotFoundError)
+    def is_there(entry: JournalEntry) -> bool:
+        plane = plane_at(entry.endpoint)
+        found = attempt(lambda: read_resource(connect(project, plane=plane), entry))
+        return found is not None and (isinstance(found, TpuctlError) or is_of(found, entry))
+
+    entries = [each for each in Journal().named(tpu, project) if where in (None, each.zone)]
+    usable = [each for each in entries if plane_at(each.endpoint) in planes]
+    return {plane_at(each.endpoint) for each in usable if is_there(each)}
 
 
-def _owner(tpu: str) -> Provider | None:
+def hosted_owner(tpu: str) -> Provider | None:
+    """Return the provider other than Google Cloud that knows a name from its own records."""
     for name in PROVIDERS:
         if name in PLANES:
             continue

@@ -295,7 +295,8 @@ def connection_lost(host: Host, why: str = "it ended without an error message") 
     """Make the error for a connection that broke."""
     return WorkerLostError(
         f"The connection to {host.label} broke: {why}.",
-        hint="Run the command again to reconnect; with --detach a command survives this.",
+        hint="Run the command again: it reconnects, or says that the TPU is gone. With --detach a "
+        "command survives a broken connection.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from tpuctl.hardware.compute_engine import CLOUD_TPU
+from tpuctl.hardware.compute_engine import CLOUD_TPU, place_of
 from tpuctl.reporters import layout
 from tpuctl.reporters.tpus import balance_line, units_per_hour
 from tpuctl.units import format_count, format_duration, format_usd
@@ -213,7 +213,7 @@ def render_leftovers(result: GcResult) -> RenderableType:
     rows = [
         (
             find.name,
-            find.zone or find.deletion.provider,
+            place_of(find.zone, find.deletion.provider),
             find.kind.replace("_", " "),
             format_usd(find.usd_per_hour),
             "unknown" if find.chips is None else str(find.chips),
@@ -237,7 +237,7 @@ def _described(removal: TpuDeletion) -> str:
         facts.append(f"with its queued resource {removal.queued_resource}")
     if removal.takes_along:
         facts.append(f"and with it {', '.join(removal.takes_along)}")
-    return f"{removal.name} in {removal.zone or removal.provider} ({', '.join(facts)})"
+    return f"{removal.name} in {place_of(removal.zone, removal.provider)} ({', '.join(facts)})"
 
 
 def _saved(chips: int, usd_per_hour: float, *, acted: bool) -> str:

@@ -141,11 +141,18 @@ def _on_coming(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
 
 def _on_dead(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     reason = f"it was {seen.tpu.state}"
-    was_flex = seen.tpu.expired and state.recipe.flex
+    was_flex, is_meant = seen.tpu.expired and state.recipe.flex, seen.tpu.on_purpose
+    if state.open and is_meant:
+        return CloseAttempt("stopped", seen.tpu.why_gone)
     if state.open:
         return CloseAttempt("expired" if was_flex else "preempted", reason)
-    if ended := _finished(state, spec):
+    ended = _finished(state, spec)
+    if ended and not (ended.error and is_meant):
         return ended
+    if is_meant:
+        what = f"{state.name} is not replaced: {seen.tpu.why_gone}. Its other VMs cost money."
+        first = f"tpuctl delete {state.name} --zone {seen.tpu.zone}"
+        return EndWatch(gone_for_good_error(state, what, first=first))
     if seen.tpu.expired and not was_flex:
         what = f"{state.name} is {seen.tpu.state}, and its time to live is over."
         return EndWatch(gone_for_good_error(state, what))

@@ -171,7 +171,7 @@ class _Watch:
             self._store.save(self._state, self._spec)
         state, seen, end = self._state, self._seen, self._state.end
         assert end
-        last = state.last
+        last, known = state.last, seen.tpu.known or state.tpu
         exists = not set(end.tpu_ids).isdisjoint(self._actions.ids)
         if exists and delete_at_end:
             exists = not self._delete_at_end()
@@ -183,7 +183,7 @@ class _Watch:
             job=last.job if last else None,
             attempts=state.attempts,
             crashes=state.crashes,
-            usd_per_hour=state.tpu.usd_per_hour if state.tpu and exists else None,
+            usd_per_hour=known.usd_per_hour if known and exists else None,
             usd_so_far=round(state.usd_so_far, 2),
             tail=end.tail,
             error=step.error,

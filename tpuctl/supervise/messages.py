@@ -19,12 +19,11 @@ from tpuctl.supervise.models import (
 from tpuctl.units import format_usd
 
 
-def gone_for_good_error(state: WatchState, what: str) -> TpuctlError:
-    """Say that the TPU is gone and is not recreated."""
-    kind = state.recipe.accelerator_type
-    return WrongStateError(
-        what, hint=f"To create it again: repeat the command with --accelerator-type {kind}"
-    )
+def gone_for_good_error(state: WatchState, what: str, *, first: str = "") -> TpuctlError:
+    """Say that the TPU is gone and is not recreated; `first` is what has to be done before."""
+    before = f"{first}. " if first else ""
+    again = f"repeat the command with --accelerator-type {state.recipe.accelerator_type}"
+    return WrongStateError(what, hint=f"{before}To create it again: {again}")
 
 
 def stopped_error(state: WatchState) -> TpuctlError:

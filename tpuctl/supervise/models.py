@@ -184,9 +184,9 @@ class TpuObservation:
     """What the service says about the TPU.
 
     `unknown`: the service did not answer. `leaving`: it is being deleted, and not by us.
-    `on_purpose`: it is gone because a user or a guard deleted it while it was alive. `why_gone`:
-    why it is gone, if that is known. `healthy`: the service reports no problem. `past_s`: for how
-    long it has been coming up or under repair.
+    `on_purpose`: it or a VM of it is gone because a user or a guard deleted it while it was alive.
+    `why_gone`: why it is gone, if that is known. `healthy`: the service reports no problem.
+    `past_s`: for how long it has been coming up or under repair.
     """
 
     kind: TpuKind

@@ -1,6 +1,7 @@
 """The port of `tpuctl.cloud` on compute.v1: a TPU is one VM, or the three parts of a slice."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -27,7 +28,7 @@ from tpuctl.cloud.models import (
     segment,
 )
 from tpuctl.cloud.retry import RetryPolicy
-from tpuctl.errors import NotFoundError, TpuctlError, UnsupportedError
+from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError, UnsupportedError
 from tpuctl.hardware.compute_engine import is_tpu_machine, types_of_machines
 
 _TPU_MACHINES = 'name eq "(ct|tpu).*"'
@@ -67,6 +68,11 @@ class ComputeApi:
         kind, _ = kind_of(request)
         segment("TPU", request.name)
         context = self._doing("create TPU", request.name, request.zone)
+        other = "instances" if kind.workers > 1 else "instanceGroupManagers"
+        with suppress(NotFoundError):
+            # The service would make both, and no verb could tell them apart.
+            self._http.send("GET", self._at(request.zone, f"{other}/{request.name}"), context)
+            raise AlreadyExistsError(f"{context.doing}: its name is taken.")
         if kind.workers > 1:
             return self._operation(self._slices.create(request, context))
         query = {"requestId": request_id(request.create_id, "instances")}

@@ -12,7 +12,7 @@ from tpuctl.cloud._google_channel import Connection, translated_errors
 from tpuctl.cloud.error_table import Fault, RequestContext, read_reply, translate
 from tpuctl.cloud.service_clock import read_time
 from tpuctl.codec import MAX_DOCUMENT_BYTES
-from tpuctl.errors import TpuctlError, UnavailableError
+from tpuctl.errors import TpuctlError, TryAgainError, UnavailableError
 
 PAGE_SIZE = 500
 _QUOTAS = "https://cloudquotas.googleapis.com"
@@ -149,9 +149,16 @@ def error_of_operation(operation: Json, context: RequestContext) -> TpuctlError 
     found = (operation.get("error") or operation.get("errors") or {}).get("errors") or ()
     if not found:
         return None
-    first = found[0]
+    # The status of the operation is that of the first.
+    errors = [_error_of(found[0], operation.get("httpErrorStatusCode"), context)]
+    errors += [_error_of(each, None, context) for each in found[1:]]
+    # One that trying again does not help decides.
+    return next((each for each in errors if not isinstance(each, TryAgainError)), errors[0])
+
+
+def _error_of(first: Json, known: int | None, context: RequestContext) -> TpuctlError:
     text = str(first.get("message") or json.dumps(first)[:200])
-    status = int(operation.get("httpErrorStatusCode") or _STATUSES.get(str(first.get("code")), 503))
+    status = int(known or _STATUSES.get(str(first.get("code")), 503))
     detail = [each.get("errorInfo", {}).get("reason") for each in first.get("errorDetails", ())]
     # The code and the detail both tell: INTERNAL_ERROR is a code, `stockout` a detail.
     reason = " ".join(str(word) for word in (first.get("code"), *detail) if word)

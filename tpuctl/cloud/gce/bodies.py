@@ -23,8 +23,8 @@ _MARK = re.compile(
     r"model=(?P<model>\S+) at=(?P<at>\S+)"
 )
 _MODES = {True: "READ_ONLY", False: "READ_WRITE"}
-# The group appends `-w-001`; a name has at most 63 letters, and part names a hash.
-_LONGEST_BASE, _LONGEST_PART = 50, 40
+# The name of a group's VMs, with `-w-###[1]`, has at most 58 letters, and part names a hash.
+_LONGEST_BASE, _LONGEST_PART = 49, 40
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,17 @@ def model_of(request: NodeRequest) -> str:
 
 def base_name(name: str) -> str:
     """Return what the names of a slice's VMs begin with."""
-    return f"{name[:_LONGEST_BASE].rstrip('-')}-w-"
+    return f"{name if len(name) <= _LONGEST_BASE else _shortened(name, name)}-w-"
 
 
 def part_name(name: str, zone: str) -> str:
     """Return the name of a slice's policy and template: templates of all zones share one list."""
-    digest = hashlib.sha256(f"{zone}/{name}".encode()).hexdigest()[:8]
-    return f"tpuctl-{name[:_LONGEST_PART].rstrip('-')}-{digest}"
+    return f"tpuctl-{_shortened(name, f'{zone}/{name}')}"
+
+
+def _shortened(name: str, identity: str) -> str:
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    return f"{name[:_LONGEST_PART].rstrip('-')}-{digest}"
 
 
 def request_id(create_id: str, step: str) -> str:

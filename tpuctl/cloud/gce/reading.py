@@ -79,9 +79,14 @@ def scoped(page: Json, kind: str) -> Iterable[tuple[str, Json]]:
             yield last(scope), item
 
 
-def unreachable(pages: Iterable[Json]) -> tuple[str, ...]:
+def unreachable(pages: Sequence[Json]) -> tuple[str, ...]:
     """Return the places that did not answer."""
-    return tuple(sorted({last(each) for page in pages for each in page.get("unreachables") or ()}))
+    found = [each for page in pages for each in page.get("unreachables") or ()]
+    for page in pages:
+        items = page.get("items")
+        scopes = items.items() if isinstance(items, dict) else ()
+        found += [s for s, i in scopes if (i.get("warning") or {}).get("code") == "UNREACHABLE"]
+    return tuple(sorted({last(each) for each in found}))
 
 
 def is_tpu(instance: Json) -> bool:
@@ -115,7 +120,12 @@ def node_of_slice(group: Json, instances: Sequence[Json], managed: Sequence[Json
     id_ = f"slice-{mark.create_id}" if mark else str(group.get("id", ""))
     node = _node(str(group["name"]), ordered, state, id_, size, group, mark)
     billed = sum(_STATES.get(str(each.get("status"))) in _BILLED for each in ordered)
-    return replace(node, billed_share=billed / max(size, len(ordered), 1))
+    down = [
+        f"{e.get('name')} is {e.get('status')}" for e in ordered if e.get("status") != "RUNNING"
+    ]
+    told = ", ".join(down) if len(down) < len(ordered) else ""
+    share = billed / max(size, len(ordered), 1)
+    return replace(node, billed_share=share, health_description=told)
 
 
 def with_departure(node: Node, departure: Departure | None) -> Node:
@@ -259,10 +269,13 @@ def departure_of(
         if not own.search(str(each.get("targetLink", ""))) or (since and at < since):
             continue
         verb, user = str(each.get("operationType")), str(each.get("user") or "")
+        target = last(each["targetLink"])
+        vm = "" if target == name else f"its VM {target}"
         if cause := _CAUSES.get(verb):
-            return Departure(cause, at, user), each
-        if verb == "delete" and deleted is None:
-            deleted = Departure("deleted", at, user), each
+            return Departure(cause, at, user, vm=vm), each
+        # Deleting the group of a slice also deletes its VMs.
+        if verb == "delete" and (deleted is None or target == name):
+            deleted = Departure("deleted", at, user, vm=vm), each
         # What was before its last creation is about another one of the same name.
         if verb == "insert":
             failed = (Departure("not_created", at), each) if each.get("error") else None

@@ -13,12 +13,13 @@ from tpuctl.emulator.compute.resources import (
     rfc3339,
 )
 from tpuctl.emulator.documents import SSH_PORT, default_account
-from tpuctl.emulator.errors import project_number
+from tpuctl.emulator.errors import load_data, project_number
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import Key
 
 # Nobody can change what it is the fingerprint of.
 _FINGERPRINT = "AAAAAAAAAAA="
+_DEFAULTS = load_data("compute")["defaults"]
 
 
 def describe(kind: str, collection: str, key: Key, about: Document) -> Document:
@@ -61,6 +62,7 @@ def instance_document(instance: Instance) -> Document:
     requested, metadata = instance.document, metadata_items(instance)
     machine = instance.key._replace(name=instance.machine.name)
     about = {
+        **_DEFAULTS["instance"],
         **{key: value for key, value in requested.items() if key != "params"},
         "id": str(instance.id),
         "machineType": ROOT + path_of("machineTypes", machine),
@@ -110,16 +112,16 @@ def _interfaces(instance: Instance) -> list[Document]:
         internal, external = instance.addresses[0] if instance.addresses and not index else ("", "")
         subnet = asked.get("subnetwork") or f"regions/{region_of(zone)}/subnetworks/default"
         shown = {
+            **_DEFAULTS["interface"],
             **asked,
             "name": f"nic{index}",
             "network": _link(project, asked.get("network") or "global/networks/default"),
             "subnetwork": _link(project, subnet),
-            "fingerprint": _FINGERPRINT,
         }
         shown |= {"networkIP": internal} if internal else {}
         if configs := asked.get("accessConfigs"):
             outer = {"natIP": external} if external else {}
-            own = {"name": "external-nat", "type": "ONE_TO_ONE_NAT"}
+            own = _DEFAULTS["access"]
             shown["accessConfigs"] = [{**own, **config, **outer} for config in configs]
         found.append(shown)
     return found
@@ -137,8 +139,9 @@ def _disks(instance: Instance) -> list[Document]:
         parameters = asked.get("initializeParams") or {}
         name = instance.key.name + (f"-{index}" if index else "")
         shown = {
-            "mode": "READ_WRITE",
+            **_DEFAULTS["disk"],
             "index": index,
+            "deviceName": f"persistent-disk-{index}",
             "diskSizeGb": str(parameters.get("diskSizeGb", 10)),
             "source": ROOT + path_of("disks", instance.key._replace(name=name)),
             **asked,

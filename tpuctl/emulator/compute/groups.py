@@ -21,7 +21,7 @@ from tpuctl.emulator.compute.resources import (
 )
 from tpuctl.emulator.compute.slices import find, forget, read_policy, read_template, register
 from tpuctl.emulator.compute.validate import check_name, invalid, last_part, read_machine
-from tpuctl.emulator.errors import ServiceError, compute_error
+from tpuctl.emulator.errors import ServiceError, compute_error, load_data
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import UPDATE_S, do_nothing
 from tpuctl.emulator.operations import Failure
@@ -31,6 +31,7 @@ from tpuctl.emulator.world import World
 _ACTIVATION_S = 15.0
 _NUMBERED = re.compile(r"(#+)\[(\d+)\]$")
 _LONGEST_BASE = 58
+_DEFAULTS = load_data("compute")["defaults"]
 _ACTIONS = {
     **dict.fromkeys(("PENDING", "PROVISIONING", "STAGING"), "CREATING"),
     "STOPPING": "DELETING",
@@ -252,11 +253,17 @@ def group_document(world: World, group: Group) -> Document:
         shown = {"acceleratorTopology": group.topology, "state": group.state}
         status["appliedAcceleratorTopologies"] = [shown]
     words = {"NONE": "none", "CREATING": "creating", "DELETING": "deleting"}
-    return resource_document(group) | {
-        "targetSize": len(group.names),
-        "instanceTemplate": ROOT + group.template.path,
-        "currentActions": {word: actions.count(action) for action, word in words.items()},
-        "status": status,
+    size, template = len(group.names), ROOT + group.template.path
+    counts = {word: actions.count(action) for action, word in words.items()}
+    return {
+        **_DEFAULTS["group"],
+        **resource_document(group),
+        "targetSize": size,
+        "instanceTemplate": template,
+        "versions": [{"instanceTemplate": template, "targetSize": {"calculated": size}}],
+        "instanceGroup": ROOT + path_of("instanceGroups", group.key),
+        "currentActions": _DEFAULTS["actions"] | counts,
+        "status": _DEFAULTS["group_status"] | status,
     }
 
 
@@ -268,7 +275,8 @@ def _managed(world: World, group: Group, name: str) -> Document:
     """Write one instance of a group, which need not exist."""
     instance = group.instance(world.compute, name)
     key = Key(group.key.project, group.key.zone, name)
-    row: Document = {"name": name, "instance": ROOT + path_of("instances", key)}
+    row: Document = {**_DEFAULTS["managed"], "name": name}
+    row["instance"] = ROOT + path_of("instances", key)
     row["version"] = {"instanceTemplate": ROOT + group.template.path}
     row["currentAction"] = "NONE" if name in group.made else "CREATING"
     if instance:

@@ -115,7 +115,7 @@ class Colab:
         """Whether a runtime of ours had this name."""
         return self._records.why_gone(name) is not None
 
-    def plan(self, options: CreateOptions) -> HostedPlan:
+    def plan(self, options: CreateOptions, *, dry_run: bool = False) -> HostedPlan:
         """Check the type, and read what the account may have and what is left."""
         accelerator_for(options.accelerator_type)
         return plan_runtime(self._api, self._records, options, self._on_warning)
