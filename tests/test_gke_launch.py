@@ -649,16 +649,21 @@ def test_a_deletion_whose_reply_is_lost_is_done_and_recorded(
 ) -> None:
     from tpuctl.providers.registry import in_use
 
+    def is_asked() -> bool:
+        return "gke" in [each.abilities.name for each in in_use()]
+
     cluster(ONE, faults=[{"on": "gke_delete", "after_accept": True}])
-    for name in ("nap", "map"):
-        assert tpuctl(*launch("--detach", "--job", name, type="v6e-1")).exit_code == 0
+    assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
+    assert is_asked()
     assert tpuctl("delete", "nap", "--yes").exit_code == 0
+    assert not is_asked()
+    assert tpuctl(*launch("--detach", "--job", "map", type="v6e-1")).exit_code == 0
     api = Cluster(find_context())
-    api.delete(
-        f"{JOB_SETS}/{api.namespace}/jobsets/map", (find(api, "map") or {})["metadata"]["uid"]
-    )
+    found = find(api, "map") or {}
+    api.delete(f"{JOB_SETS}/{api.namespace}/jobsets/map", found["metadata"]["uid"])
+    assert is_asked()
     assert tpuctl("gc", "--provider", "gke").exit_code == 0
-    assert "gke" not in [each.abilities.name for each in in_use()]
+    assert not is_asked()
 
 
 def test_gke_has_no_prices_and_says_what_to_do_instead(tpuctl: Tpuctl) -> None:
