@@ -24,7 +24,7 @@ from tpuctl.errors import (
 from tpuctl.outcome import Outcome
 from tpuctl.providers.gke.client import CORE, Cluster, Json
 from tpuctl.providers.gke.manifest import NODES
-from tpuctl.providers.gke.runs import Note, find, run_store, why_suspended
+from tpuctl.providers.gke.runs import CONTAINER_KINDS, Note, find, run_store, why_waiting
 from tpuctl.remote.output import Output, Sink
 from tpuctl.units import format_duration
 
@@ -33,7 +33,6 @@ _MOST = 10_000
 _POLL_S = 10.0
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_KINDS = ("initContainerStatuses", "containerStatuses")
 _OOM = "OOMKilled"
 _TRIES = 5
 # The control plane of a zonal cluster is away for minutes while it is upgraded; a login waits
@@ -129,7 +128,9 @@ def exit_of(pods: list[Json]) -> tuple[int | None, int | None]:
 
 def _code(pod: Json) -> int | None:
     status = pod.get("status") or {}
-    states = [each.get("state") or {} for kind in _KINDS for each in status.get(kind) or ()]
+    states = [
+        each.get("state") or {} for kind in CONTAINER_KINDS for each in status.get(kind) or ()
+    ]
     codes = [state["terminated"].get("exitCode") for state in states if state.get("terminated")]
     known = [code for code in codes if isinstance(code, int)]
     is_over = status.get("phase") in ("Succeeded", "Failed")
@@ -142,21 +143,6 @@ def terminal_state(job_set: Json) -> tuple[str, str]:
         if each.get("type") in ("Completed", "Failed") and each.get("status") == "True":
             return str(each["type"]), f"{each.get('message') or ''} ({each.get('reason')})"
     return "", ""
-
-
-def why_waiting(cluster: Cluster, job_set: Json, pods: list[Json]) -> str:
-    """Return why a job does not run yet: its queue, its nodes or its image."""
-    waits = why_suspended(cluster, job_set)
-    for status in (pod.get("status") or {} for pod in pods):
-        for each in status.get("conditions") or ():
-            if each.get("reason") == "Unschedulable":
-                waits = str(each.get("message"))
-        for kind in _KINDS:
-            for each in status.get(kind) or ():
-                stuck = (each.get("state") or {}).get("waiting") or {}
-                if "Image" in str(stuck.get("reason")) or "Error" in str(stuck.get("reason")):
-                    waits = f"{stuck['reason']}: {stuck.get('message')}"
-    return waits
 
 
 def _why_ended(pods: list[Json]) -> str:
@@ -255,7 +241,7 @@ class Follower:
 
     def _follow_pod(self, output: Output, pod: Json) -> None:
         uid, status = str(pod["metadata"]["uid"]), pod.get("status") or {}
-        for kind in _KINDS:
+        for kind in CONTAINER_KINDS:
             for each in status.get(kind) or ():
                 key, state = f"{uid}/{each['name']}", each.get("state") or {}
                 ended = state.get("terminated")
@@ -396,7 +382,7 @@ def _stamped(lines: Iterator[bytes], seen: bytes) -> Iterator[tuple[bytes, bytes
 
 def _is_running(cluster: Cluster, pod: str, container: str) -> bool:
     status = cluster.get(f"{CORE}/{cluster.namespace}/pods/{pod}").get("status") or {}
-    containers = (each for kind in _KINDS for each in status.get(kind) or ())
+    containers = (each for kind in CONTAINER_KINDS for each in status.get(kind) or ())
     states = (each.get("state") or {} for each in containers if each.get("name") == container)
     return any("running" in state for state in states)
 

@@ -22,7 +22,6 @@ from tpuctl.providers.gke.follow import (
     log_lines,
     pods_of,
     terminal_state,
-    why_waiting,
     worker_of,
 )
 from tpuctl.providers.gke.manifest import CODE, OURS, PROVISIONING, TYPE
@@ -34,6 +33,7 @@ from tpuctl.providers.gke.runs import (
     place_of,
     run_store,
     why_suspended,
+    why_waiting,
     workloads,
 )
 from tpuctl.providers.kaggle.runs import Run

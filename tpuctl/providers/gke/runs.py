@@ -40,6 +40,7 @@ from tpuctl.units import format_bytes, format_count, format_duration
 Note = Callable[[str], None]
 OVER = frozenset({"home", "deleted"})
 """The phases of runs that nothing is left to do for."""
+CONTAINER_KINDS = ("initContainerStatuses", "containerStatuses")
 
 _POOLS = "To start it although its nodes are made on demand: --no-check"
 
@@ -324,6 +325,21 @@ def why_suspended(cluster: Cluster, job_set: Json) -> str:
             if is_about and not is_met and each.get("message"):
                 said[str(each["message"])] = None
     return f"in queue {queue}: {'; '.join(said) or 'Kueue has not said why yet'}"
+
+
+def why_waiting(cluster: Cluster, job_set: Json, pods: list[Json]) -> str:
+    """Return why a job does not run yet: its queue, its nodes or its image."""
+    waits = why_suspended(cluster, job_set)
+    for status in (pod.get("status") or {} for pod in pods):
+        for each in status.get("conditions") or ():
+            if each.get("reason") == "Unschedulable":
+                waits = str(each.get("message"))
+        for kind in CONTAINER_KINDS:
+            for each in status.get(kind) or ():
+                stuck = (each.get("state") or {}).get("waiting") or {}
+                if "Image" in str(stuck.get("reason")) or "Error" in str(stuck.get("reason")):
+                    waits = f"{stuck['reason']}: {stuck.get('message')}"
+    return waits
 
 
 def key_of(job_set: Json | None) -> Any:
