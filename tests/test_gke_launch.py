@@ -432,7 +432,7 @@ def test_a_job_whose_create_was_accepted_before_the_login_expired_is_found(
 ) -> None:
     expired = {"error": "unauthenticated"}
     faults = [LOST, {"on": "gke_create", "nth": 3, **expired}, {"on": "gke_get", **expired}]
-    world = cluster(ONE, faults=faults)
+    world = cluster(ONE, faults=faults, time_scale=20)
     assert tpuctl(*launch("--detach", type="v6e-1")).exit_code == 1
     again = tpuctl(*launch("--detach", "--json", type="v6e-1"))
     (made,) = world.emulator.cluster.objects.all("jobsets")
@@ -652,7 +652,7 @@ def test_a_deletion_whose_reply_is_lost_is_done_and_recorded(
     def is_asked() -> bool:
         return "gke" in [each.abilities.name for each in in_use()]
 
-    cluster(ONE, faults=[{"on": "gke_delete", "after_accept": True}])
+    cluster(ONE, faults=[{"on": "gke_delete", "after_accept": True}], time_scale=20)
     assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
     assert is_asked()
     assert tpuctl("delete", "nap", "--yes").exit_code == 0

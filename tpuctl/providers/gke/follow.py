@@ -35,8 +35,7 @@ _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _OOM = "OOMKilled"
 _TRIES = 5
-# The control plane of a zonal cluster is away for minutes while it is upgraded; a login waits
-# for its user.
+# The control plane of a zonal cluster is away for minutes during an upgrade.
 _PATIENCE_S = 3600.0
 _AWAY = (TryAgainError, NotLoggedInError)
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT")
