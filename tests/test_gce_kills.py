@@ -1,4 +1,4 @@
-"""The command line killed after every request of a slice's creation and deletion; gc collects.
+"""The command line killed after every request: of a slice, which gc collects, and of a launch.
 
 A few points run here; all of them with TPUCTL_ALL_KILLS=1, as in `make test-kills` and `make soak`.
 """
@@ -17,8 +17,11 @@ import tpuctl as library
 from tests.cloud_world import Worlds
 from tests.conftest import Tpuctl
 from tests.gce_world import PLAIN, ZONE, GceWorld, open_gce
+from tests.gke_world import STAGING, Clusters, launch
+from tests.gke_world import cluster as cluster
 from tpuctl.cloud.models import ALL_ZONES, INCOMPLETE
-from tpuctl.emulator.methods import Call, Document
+from tpuctl.emulator.service import Emulator
+from tpuctl.storage import open_storage
 
 pytestmark = pytest.mark.soak
 
@@ -34,20 +37,23 @@ IS_WHOLE = bool(os.environ.get("TPUCTL_ALL_KILLS"))
 
 
 class Killer:
-    """Kills a command when the service has carried out its nth request, before the reply."""
+    """Kills a command when the service has carried out its nth request, before the reply.
 
-    def __init__(self, here: GceWorld, nth: int) -> None:
+    `hook` is the emulator's method that carries out a request, or one that begins each reply.
+    """
+
+    def __init__(self, emulator: Emulator, nth: int, hook: str = "answer") -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.nth, self.seen = nth, list[str]()
-        self._answer = here.world.emulator.answer
-        here.world.emulator.answer = self.answer  # type: ignore[method-assign]
+        self._act = getattr(emulator, hook)
+        setattr(emulator, hook, self.act)
 
-    def answer(self, call: Call) -> Document:
+    def act(self, *call: Any) -> Any:
         try:
-            return self._answer(call)
+            return self._act(*call)
         finally:
             if self.process:
-                self.seen.append(call.method)
+                self.seen.append(call[0].method if call else "reply")
                 if len(self.seen) == self.nth:
                     self.process.kill()
                     self.process.wait()
@@ -102,7 +108,7 @@ def test_gc_collects_what_a_killed_command_leaves_and_nothing_of_others(
         monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / f"{nth}"))
         if verb == "delete":
             library.create("s1", "v6e-16", zone=ZONE, provider="gce")
-        killer = Killer(here, nth)
+        killer = Killer(here.world.emulator, nth)
         if not killer.run(*WORDS[verb]):
             break
         nodes = here.api.list_nodes(ALL_ZONES, leftovers=True).items
@@ -120,3 +126,23 @@ def test_gc_collects_what_a_killed_command_leaves_and_nothing_of_others(
     print(f"{verb}: {found.total()} kills, which left: {dict(found)}")  # noqa: T201
     assert found[INCOMPLETE]
     assert found.total() > (9 if IS_WHOLE else 1)
+
+
+@pytest.mark.timeout(3600 if IS_WHOLE else 600)
+def test_a_launch_that_was_killed_is_one_job_with_one_archive_when_run_again(
+    cluster: Clusters, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    words, kills = launch("--env", "NAP=0.2", type="v6e-1"), 0
+    for nth in range(1, 200) if IS_WHOLE else (3, 6, 9):
+        world = cluster({"node_pools": [{"accelerator_type": "v6e-1"}]})
+        monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / f"{nth}"))
+        if not Killer(world.emulator, nth, "headers").run(*words):
+            break
+        kills += 1
+        again = tpuctl(*words, "--json")
+        assert again.exit_code == 0, f"killed after reply {nth}: {again.stderr}"
+        (job_set,) = world.emulator.cluster.objects.all("jobsets")
+        assert job_set["metadata"]["name"] == again.data["name"]
+        assert len(list(open_storage(f"{STAGING}/tpuctl").list())) == 1
+    print(f"{kills} kills")  # noqa: T201
+    assert kills > (9 if IS_WHOLE else 2)

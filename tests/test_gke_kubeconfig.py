@@ -30,6 +30,7 @@ from tpuctl.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from tpuctl.providers.gke import _kubeconfig
 from tpuctl.providers.gke.client import Cluster, find_context
 
 Pem = tuple[bytes, bytes]
@@ -197,7 +198,7 @@ def test_a_client_certificate_is_presented(server: Server, config: Configs, tmp_
 
 def test_a_server_of_another_authority_is_sent_nothing(server: Server, config: Configs) -> None:
     other = b64(certificate("other")[0])
-    with pytest.raises(UnavailableError, match="certificate"):
+    with pytest.raises(NotLoggedInError, match=r"c \(127.* has no valid"):
         _once(config({"token": "good"}, **{"certificate-authority-data": other}))
     assert server.seen == []
 
@@ -212,7 +213,7 @@ def test_a_server_of_another_name_is_sent_nothing_unless_that_is_the_name(
     server: Server, config: Configs
 ) -> None:
     server.present(server.named)
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1"):
+    with pytest.raises(NotLoggedInError, match=r"127\.0\.0\.1"):
         _once(config({"token": "good"}))
     assert server.seen == []
     _once(config({"token": "good"}, **{"tls-server-name": "cluster.internal"}))
@@ -276,6 +277,18 @@ def test_a_plugin_that_fails_tells_why(server: Server, config: Configs, tmp_path
     path.chmod(0o700)
     with pytest.raises(NotLoggedInError, match="your login has expired"):
         config(run_plugin(path)).get("x")
+
+
+def test_a_plugin_that_hangs_is_told_with_its_context_and_what_to_do(
+    config: Configs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plugin"
+    path.write_text("#!/bin/sh\nexec sleep 600\n")
+    path.chmod(0o700)
+    monkeypatch.setattr(_kubeconfig, "_PLUGIN_S", 0.1)
+    with pytest.raises(UnavailableError, match="of the context c did not answer") as failed:
+        _once(config(run_plugin(path)))
+    assert "gcloud auth login" in str(failed.value.hint)
 
 
 def test_a_plugin_in_the_current_folder_is_not_run(

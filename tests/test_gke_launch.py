@@ -7,20 +7,22 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.conftest import Tpuctl
+from tests.conftest import Result, Tpuctl
 from tests.gke_world import SCALE, Clusters, launch
 from tests.gke_world import cluster as cluster
 from tests.waiting import wait_until
 from tpuctl.emulator.kubernetes.pods import finds_names
-from tpuctl.providers.gke.client import Cluster, find_context
-from tpuctl.providers.gke.follow import exit_of, worker_of
-from tpuctl.providers.gke.runs import find, run_store
+from tpuctl.providers.gke.client import JOB_SETS, Cluster, find_context
+from tpuctl.providers.gke.follow import _stamped, _why_ended, exit_of, worker_of
+from tpuctl.providers.gke.manifest import KEY, QUEUE
+from tpuctl.providers.gke.runs import find, run_store, why_suspended
 from tpuctl.start_python import python_command
 
 V6E = {"accelerator_type": "v6e-16"}
@@ -84,6 +86,7 @@ def pod(job: int, index: int, *codes: int | None, phase: str = "Failed") -> dict
         ([pod(1, 2, 5), pod(0, 3, 3)], (3, 3)),
         ([pod(0, 0, 143), pod(0, 1, 137), pod(1, 3, 17)], (17, 7)),
         ([pod(0, 0, 143), pod(0, 1, 143)], (143, 0)),
+        ([pod(0, 0, 143), pod(0, 1, 137)], (137, 1)),
         ([pod(0, 0, 0, phase="Succeeded"), pod(0, 1, 0, phase="Succeeded")], (0, None)),
         ([pod(0, 0, 0, phase="Succeeded"), pod(0, 1, None, phase="Running")], (None, None)),
         ([], (None, None)),
@@ -93,6 +96,15 @@ def test_the_first_failure_of_its_own_is_the_exit_code(
     pods: list[dict[str, Any]], expected: tuple[int | None, int | None]
 ) -> None:
     assert exit_of(sorted(pods, key=worker_of)) == expected
+
+
+def test_an_eviction_and_a_kill_for_memory_are_told() -> None:
+    evicted, killed = pod(0, 1, 137), pod(0, 2, 137)
+    evicted["status"] |= {"reason": "Evicted", "message": "low on ephemeral-storage"}
+    killed["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
+    assert _why_ended([pod(0, 0, 143), evicted]) == "Evicted: low on ephemeral-storage"
+    assert _why_ended([pod(0, 0, 143), killed]).startswith("OOMKilled: worker 2 used more")
+    assert _why_ended([pod(0, 0, 143)]) == ""
 
 
 @pytest.mark.slow
@@ -158,6 +170,51 @@ def test_a_queue_admits_a_job_and_does_not_start_a_stopped_one_again(
     wait_until(lambda: (find(api, "nap") or {})["status"]["conditions"][-1]["type"] == "Suspended")
     for _ in range(20):
         assert (find(api, "nap") or {})["spec"]["suspend"] is True
+
+
+FULL = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu"
+
+
+@pytest.mark.slow
+def test_a_queue_that_does_not_admit_says_why_and_ctrl_c_what_stays(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster({**ONE, "queues": ["team"], "queue_waits": FULL})
+    words = [
+        sys.executable,
+        "-m",
+        "tpuctl",
+        *launch("--kueue", "team", "--job", "nap", type="v6e-1"),
+    ]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr
+        told = next(line for line in child.stderr if FULL in line)
+        assert told == f"nap waits: in queue team: {FULL}. To end it: tpuctl delete nap\n"
+        child.send_signal(signal.SIGINT)
+        rest = child.stderr.read()
+    assert child.returncode == 130
+    assert "nap keeps waiting in the cluster tpuctl-emulator" in rest
+    assert "tpuctl stop nap" in rest
+    assert tpuctl("show", "nap", "--json").data["health_description"] == f"in queue team: {FULL}"
+    assert tpuctl("gc", "--provider", "gke").stderr == ""
+    assert "Stopped job nap" in tpuctl("stop", "nap").stdout
+    assert "not running" in tpuctl("stop", "nap").stdout
+    assert tpuctl("show", "nap", "--json").data["health_description"] == "stopped"
+    assert "nap on GKE is stopped, and stays until" in tpuctl("gc", "--provider", "gke").stderr
+
+
+def test_a_queue_that_was_deleted_and_a_check_that_waits_are_told(cluster: Clusters) -> None:
+    world = cluster({"queues": ["team"]})
+    objects, labels = world.emulator.cluster.objects, {QUEUE: "gone"}
+    job_set = {"metadata": {"name": "nap", "labels": labels}, "spec": {"suspend": True}}
+    made = objects.put("jobsets", {**job_set, "spec": {"suspend": True, "replicatedJobs": []}})
+    wait_until(lambda: objects.all("workloads") and objects.all("workloads")[0]["status"])
+    api = Cluster(find_context())
+    assert why_suspended(api, made) == "in queue gone: LocalQueue gone doesn't exist"
+    (workload,) = objects.all("workloads")
+    checks = [{"name": "dws", "state": "Retry", "message": "Max nodepool size reached"}]
+    workload["status"] = {"admissionChecks": checks}
+    assert why_suspended(api, made) == "in queue gone: Max nodepool size reached"
 
 
 LACKS: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
@@ -287,6 +344,101 @@ def test_a_fault_neither_repeats_the_job_nor_loses_a_line(
     assert len(lines) == len(set(lines)) == 3
 
 
+COUNT = """\
+import time
+for n in range(50):
+    print("line", n, flush=True)
+    time.sleep(0.04)
+"""
+LINES = [f"line {n}" for n in range(50)]
+
+
+def lines_of(result: Result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith("line ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ["unavailable", "cut", "unauthenticated"])
+def test_a_job_is_followed_through_an_outage_of_the_cluster(
+    cluster: Clusters, tpuctl: Tpuctl, error: str
+) -> None:
+    away = {"on": "gke", "nth": 14, "error": error, "for_s": 1200}
+    world = cluster(ONE, faults=[away])
+    Path("train.py").write_text(COUNT)
+    result = tpuctl(*launch("--json", type="v6e-1"))
+    assert (result.exit_code, lines_of(result)) == (0, LINES)
+    assert "is not affected" in result.stderr
+    assert "The cluster tpuctl-emulator answers again." in result.stderr
+    assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+def test_an_outage_of_hours_ends_the_following_and_not_the_job(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    faults = [{"on": "gke_get", "nth": 2, "error": "internal", "for_s": 1e6}]
+    world = cluster(ONE, faults=faults, time_scale=20_000)
+    result = tpuctl(*launch("--job", "nap", "--env", "NAP=600", "--json", type="v6e-1"))
+    error = result.document["errors"][0]
+    assert (result.exit_code, error["code"]) == (3, "unavailable")
+    assert "tpuctl-emulator" in error["message"]
+    assert error["hint"].endswith("tpuctl logs nap --follow")
+    assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+@pytest.mark.slow
+def test_a_log_stream_that_ends_before_its_container_is_read_on(
+    cluster: Clusters, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the kubelet restarts, or rotates the file."""
+    kubelet = cluster(ONE).emulator.cluster._kubelet
+    whole, lines = kubelet.follow, count(20, 20)
+    monkeypatch.setattr(kubelet, "follow", lambda *a, **k: islice(whole(*a, **k), next(lines)))
+    Path("train.py").write_text(COUNT)
+    result = tpuctl(*launch("--json", type="v6e-1"))
+    assert (result.exit_code, lines_of(result)) == (0, LINES)
+
+
+def test_a_log_line_without_a_time_hides_no_other() -> None:
+    early, late = b"2026-11-22T00:00:00.000000001Z", b"2026-11-22T00:00:01.000000000Z"
+    said = [early + b" a\n", b"unable to read the log\n", late + b" b\n", late + b" c\n"]
+    assert [text for _, text in _stamped(iter(said), b"")] == [
+        b"a\n", b"unable to read the log\n", b"b\n", b"c\n"
+    ]  # fmt: skip
+    assert [text for _, text in _stamped(iter(said), early)][1:] == [b"b\n", b"c\n"]
+
+
+@pytest.mark.slow
+def test_who_may_not_read_logs_still_gets_the_jobs_exit_code(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE, faults=[{"on": "gke_logs", "error": "permission", "every": True}])
+    result = tpuctl(*launch("--max-restarts", "0", "--job", "nap", "--", "7", type="v6e-1"))
+    assert (result.exit_code, result.stderr.count("Warning: the output is not shown")) == (7, 1)
+    assert tpuctl("logs", "nap").exit_code == 1
+
+
+def test_a_create_that_the_cluster_cannot_take_is_repeated(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    faults = [{"on": "gke_create", "nth": 2, "error": "internal"}]
+    world = cluster(ONE, faults=faults, time_scale=20)
+    assert tpuctl(*launch("--detach", type="v6e-1")).exit_code == 0
+    assert world.calls("gke_create") == 3
+    assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+def test_a_job_whose_create_was_accepted_before_the_login_expired_is_found(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    expired = {"error": "unauthenticated"}
+    faults = [LOST, {"on": "gke_create", "nth": 3, **expired}, {"on": "gke_get", **expired}]
+    world = cluster(ONE, faults=faults, time_scale=20)
+    assert tpuctl(*launch("--detach", type="v6e-1")).exit_code == 1
+    again = tpuctl(*launch("--detach", "--json", type="v6e-1"))
+    (made,) = world.emulator.cluster.objects.all("jobsets")
+    assert (again.exit_code, again.data["name"]) == (0, made["metadata"]["name"])
+
+
 def test_a_refused_job_leaves_no_record(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster(faults=[{"on": "gke_create", "nth": 2, "error": "permission"}])
     result = tpuctl(*launch("--json"))
@@ -355,17 +507,18 @@ def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl)
     child.send_signal(signal.SIGINT)
     rest, _ = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert "nap keeps running in the cluster" in rest
+    assert "nap keeps running in the cluster tpuctl-emulator" in rest
     assert tpuctl("show", "nap", "--json").data["state"] == "READY"
     assert tpuctl("delete", "nap", "--yes").exit_code == 0
     assert world.emulator.scenario.time_scale == SCALE
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["kubectl", "another of its name"])
 def test_a_job_that_is_deleted_while_it_is_followed_says_so(
-    cluster: Clusters, tpuctl: Tpuctl
+    cluster: Clusters, tpuctl: Tpuctl, by: str
 ) -> None:
-    cluster(ONE)
+    world = cluster(ONE)
     nap = launch("--detach", "--job", "nap", "--env", "NAP=600", type="v6e-1")
     assert tpuctl(*nap).exit_code == 0
     words = [sys.executable, "-m", "tpuctl", "logs", "nap", "--follow", "--json"]
@@ -375,9 +528,10 @@ def test_a_job_that_is_deleted_while_it_is_followed_says_so(
     api = Cluster(find_context())
     found = find(api, "nap")
     assert found
-    api.delete(
-        "apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/nap", found["metadata"]["uid"]
-    )
+    if by == "kubectl":
+        api.delete(f"{JOB_SETS}/{api.namespace}/jobsets/nap", found["metadata"]["uid"])
+    else:
+        world.emulator.cluster.objects.all("jobsets")[0]["metadata"]["uid"] = "another"
     out, _ = child.communicate(timeout=60)
     assert json.loads(out)["errors"][0]["code"] == "not_found"
     assert child.returncode == 1
@@ -443,6 +597,73 @@ def test_a_job_in_another_cluster_is_neither_gone_nor_taken_for_one_of_its_name(
     assert again.document["errors"][0]["code"] in ("already_exists", "not_found")
     config.write_text(config.read_text().replace('"namespace": "other"', '"namespace": "default"'))
     assert tpuctl("delete", "nap", "--yes").exit_code == 0
+
+
+def test_another_job_of_the_same_name_is_neither_followed_nor_stopped_nor_deleted(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    world = cluster(ONE)
+    nap = launch("--detach", "--job", "nap", "--env", "NAP=600", type="v6e-1")
+    assert tpuctl(*nap).exit_code == 0
+    (job,) = world.emulator.cluster.objects.all("jobsets")
+    job["metadata"]["annotations"][KEY] = "of a colleague"
+    for verb in ("show", "stop", "logs"):
+        assert tpuctl(verb, "nap", "--json").document["errors"][0]["code"] == "not_found"
+    assert tpuctl(*nap, "--json").document["errors"][0]["code"] == "already_exists"
+    tpuctl("delete", "nap", "--yes")
+    assert world.emulator.cluster.objects.all("jobsets") == [job]
+    assert "suspend" not in job["spec"]
+
+
+def test_a_job_in_a_context_that_is_not_the_current_one_is_not_forgotten(
+    cluster: Clusters, tpuctl: Tpuctl, tmp_path: Path
+) -> None:
+    cluster(ONE)
+    assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
+    config = tmp_path / "kubeconfig"
+    document = json.loads(config.read_text())
+    (one,) = document["contexts"]
+    document["contexts"].append({"name": "two", "context": {**one["context"], "namespace": "b"}})
+    config.write_text(json.dumps({**document, "current-context": "two"}))
+    listed = tpuctl("list", "--provider", "gke")
+    assert "nap was started in another cluster or namespace, as tpuctl-emulator" in listed.stderr
+    assert tpuctl("show", "nap").exit_code == 0
+    lost = tpuctl(*launch("--job", "map", "--json", type="v6e-1")).document["errors"][0]
+    assert 'namespaces "b" not found' in lost["message"]
+    assert "kubectl config set-context" in lost["hint"]
+
+
+def test_a_cluster_that_does_not_answer_is_not_hidden_by_a_missing_google_login(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE, faults=[{"on": "gke_list", "nth": 4, "error": "internal", "for_s": 1e6}])
+    assert tpuctl(*launch("--detach", type="v6e-1")).exit_code == 0
+    listed = tpuctl("list", "--json")
+    while listed.exit_code == 0:
+        listed = tpuctl("list", "--json")
+    assert (listed.exit_code, listed.document["errors"][0]["code"]) == (3, "unavailable")
+
+
+def test_a_deletion_whose_reply_is_lost_is_done_and_recorded(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    from tpuctl.providers.registry import in_use
+
+    def is_asked() -> bool:
+        return "gke" in [each.abilities.name for each in in_use()]
+
+    cluster(ONE, faults=[{"on": "gke_delete", "after_accept": True}], time_scale=20)
+    assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
+    assert is_asked()
+    assert tpuctl("delete", "nap", "--yes").exit_code == 0
+    assert not is_asked()
+    assert tpuctl(*launch("--detach", "--job", "map", type="v6e-1")).exit_code == 0
+    api = Cluster(find_context())
+    found = find(api, "map") or {}
+    api.delete(f"{JOB_SETS}/{api.namespace}/jobsets/map", found["metadata"]["uid"])
+    assert is_asked()
+    assert tpuctl("gc", "--provider", "gke").exit_code == 0
+    assert not is_asked()
 
 
 def test_gke_has_no_prices_and_says_what_to_do_instead(tpuctl: Tpuctl) -> None:

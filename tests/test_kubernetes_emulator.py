@@ -12,6 +12,8 @@ import pytest
 from tests.gke_world import Clusters
 from tests.gke_world import cluster as cluster
 from tests.waiting import wait_until
+from tpuctl.emulator.http import ByteFault, ConnectionCut
+from tpuctl.emulator.kubernetes.objects import kube_error
 
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 PODS = "api/v1/namespaces/default/pods"
@@ -250,3 +252,10 @@ def test_only_who_knows_the_secret_is_answered(api: Any) -> None:
     call = api()
     call._root = call._root.replace("only-the-tests-know-this/", "")
     assert call("GET", "version")["code"] == 401
+
+
+def test_a_stream_that_is_cut_at_its_start_does_not_look_ended() -> None:
+    """A piece of nothing would be sent as the last chunk."""
+    with pytest.raises(ConnectionCut):
+        next(ByteFault("cut", 0, 0).apply(b"x", 0))
+    assert kube_error("rate_limit").http_headers == {"Retry-After": "1"}

@@ -61,10 +61,9 @@ def launch_on_gke(
         run = submit(cluster, plan, asked, note)
         if detach:
             return StartedClusterRun(run.name, GKE, cluster.context.name, plan.chips)
-        note(f"{run.name} was created in {cluster.context.name}.")
-        return follow(cluster, run.name, sink=sink, note=note)
     except KeyboardInterrupt:
         raise StoppedError(
-            f"Interrupted; {plan.name} keeps running in the cluster.",
-            hint=f"Follow it: tpuctl logs {plan.name} --follow. Stop it: tpuctl stop {plan.name}",
+            f"Interrupted while {plan.name} was being created in {cluster.context.name}.",
+            hint="Run the same command again: it creates the job, or follows it if it exists.",
         ) from None
+    return follow(cluster, run.name, sink=sink, note=note)

@@ -46,7 +46,7 @@ KAGGLE_METHODS = (
     "kaggle_upload", "kaggle_create_data", "kaggle_version_data", "kaggle_data_status",
     "kaggle_delete_data", "kaggle_session",
 )  # fmt: skip
-GKE_METHODS = ("gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
+GKE_METHODS = ("gke", "gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
 KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")
 """What goes wrong in a whole session, which is the `on` kaggle_session."""
 STORAGE_ERRORS = (
@@ -99,7 +99,8 @@ class StorageFault:
     """An error planned for the nth request of a method over HTTP, with `every` for every nth.
 
     It is an error reply, or damage to the bytes of the request or the reply after `after_bytes`.
-    With `after_accept` the work is done first.
+    With `after_accept` the work is done first. On GKE, `for_s` makes it the error of all requests
+    of its kind for that time.
     """
 
     on: str
@@ -215,7 +216,7 @@ def _storage_fault(fault: ObjectReader, on: str) -> StorageFault:
     error = fault.choice("error", errors, default)
     if error not in BYTE_FAULTS and "after_bytes" in fault:
         raise fault.error("after_bytes", f"is only for {', '.join(BYTE_FAULTS)}")
-    if error != "stall" and "for_s" in fault:
+    if error != "stall" and on not in GKE_METHODS and "for_s" in fault:
         raise fault.error("for_s", "is only for stall")
     if error == "corrupt" and on not in _DATA:
         raise fault.error("error", f"cannot be 'corrupt': {on} transfers no data")
@@ -227,5 +228,5 @@ def _storage_fault(fault: ObjectReader, on: str) -> StorageFault:
         error=error,
         after_accept=after_accept,
         after_bytes=fault.count("after_bytes", 0),
-        for_s=fault.number("for_s", 60.0),
+        for_s=fault.number("for_s", 60.0 if error == "stall" else 0.0),
     )

@@ -46,7 +46,8 @@ class ByteFault:
         elif self.kind == "corrupt":
             yield piece[:here] + bytes([piece[here] ^ 0xFF]) + piece[here + 1 :]
         else:
-            yield piece[:here]
+            if here:  # A chunk of nothing would be the end of a stream.
+                yield piece[:here]
             if self.kind == "cut":
                 raise ConnectionCut
             time.sleep(self.for_s)

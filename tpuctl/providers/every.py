@@ -43,7 +43,7 @@ def list_everywhere(providers: Sequence[Provider], zone: str | None) -> TpuList:
         if isinstance(answer, TpuctlError)
     ]
     if not lists:
-        raise errors[0][1]
+        raise next((e for _, e in errors if not isinstance(e, _NOT_SET_UP)), errors[0][1])
     if not errors and len(lists) == 1:
         return lists[0]
     notes, failures = _sort_errors(errors)

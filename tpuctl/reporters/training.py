@@ -85,7 +85,7 @@ def _cluster_run(result: Any) -> str:
         causes = ", ".join(each.cause.replace("_", " ") for each in result.attempts)
         return f"{result.name} is {result.state}; its attempts: {causes}."
     follow = f"tpuctl logs {result.name} --follow"
-    return f"{result.name} was created in {result.context}.\n  → {follow}"
+    return f"{result.name} continues in {result.context}.\n  → {follow}"
 
 
 def _hosted_run(run: HostedRun) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ class KubernetesApi:
         self._kept, self._folder = folder / "jobsets.json", folder
         self.objects = objects = Objects(emulator.now)
         self._faults = FaultCounts(emulator.scenario.storage_faults)
+        self._outages: dict[StorageFault, datetime] = {}
         scale = emulator.scenario.time_scale
         self._kubelet = Kubelet(
             objects,
@@ -93,7 +95,10 @@ class KubernetesApi:
 
     def http_api(self) -> HttpApi:
         """Return the routes."""
-        routes = Discovery(self._resources, self._emulator).routes()
+        routes = [
+            Route(each.rule, partial(self._with_fault, "discover", "", each.answer))
+            for each in Discovery(self._resources, self._emulator).routes()
+        ]
         verbs = {"GET": self._get, "POST": self._create, "PATCH": self._patch,
                  "DELETE": self._delete}  # fmt: skip
         for plural, (base, _, namespaced, _) in self._resources.items():
@@ -120,21 +125,33 @@ class KubernetesApi:
     def _answer(
         self, on: str, plural: str, action: Callable[[str, Request], Reply], request: Request
     ) -> Reply:
-        """Answer a request about objects, with the faults that the scenario plans."""
+        """Answer a request about objects."""
         time.sleep(self._emulator.scenario.latency_ms / 1000)
         name = request.names.get("name", plural)
         self._emulator.requests.append((f"gke_{on}", request.names.get("namespace", ""), name))
         verb = {"logs": "get"}.get(on, on)
         if verb not in self._resources[plural][3].split():
             raise kube_error("unimplemented")
+        return self._with_fault(on, name, partial(action, plural), request)
+
+    def _with_fault(
+        self, on: str, name: str, action: Callable[[Request], Reply], request: Request
+    ) -> Reply:
+        """Answer a request with the fault that the scenario plans, once or for some time."""
+
+        def matches(plan: StorageFault) -> bool:
+            return plan.on in ("gke", f"gke_{on}") and fnmatchcase(name, plan.name)
+
         with self.objects.changed:
-            due = self._faults.due(
-                lambda plan: plan.on == f"gke_{on}" and fnmatchcase(name, plan.name)
-            )
+            due, now = self._faults.due(matches), self.objects.now()
+            self._outages |= {
+                plan: now + timedelta(seconds=plan.for_s) for plan in due if plan.error != "stall"
+            }
+            due += [plan for plan, end in self._outages.items() if now < end and matches(plan)]
         fault = due[0] if due else None
         if fault and not fault.after_accept and not (fault.byte_fault and on == "logs"):
             _break(fault)
-        reply = action(plural, request)
+        reply = action(request)
         if fault and fault.after_accept:
             _break(fault)
         return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply

@@ -77,11 +77,20 @@ class Controller:
                 "spec": {"queueName": queue, "active": True}, "status": {},
             })  # fmt: skip
             return
-        admitted = found[0]["spec"].get("active", True) and queue in self._plan.queues
-        if job_set["spec"].get("suspend") == admitted:
+        reason, why = "Admitted", self._plan.queue_waits
+        if queue not in self._plan.queues:
+            reason, why = "Inadmissible", f"LocalQueue {queue} doesn't exist"
+        elif not found[0]["spec"].get("active", True):
+            reason, why = "Deactivated", "The workload is deactivated"
+        elif why:
+            reason = "Pending"
+        admitted, now = not why, self._objects.time()
+        if (
+            set_condition(found[0]["status"], "QuotaReserved", str(admitted), reason, why, now)
+            or job_set["spec"].get("suspend") == admitted
+        ):
             job_set["spec"]["suspend"] = not admitted
-            value, why = ("True", "Admitted") if admitted else ("False", "Deactivated")
-            set_condition(found[0]["status"], "Admitted", value, why, "", self._objects.time())
+            set_condition(found[0]["status"], "Admitted", str(admitted), reason, why, now)
             self._objects.put("workloads", found[0])
             self._objects.put("jobsets", job_set)
 

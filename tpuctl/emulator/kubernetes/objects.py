@@ -35,7 +35,9 @@ def kube_error(kind: str, **facts: object) -> ServiceError:
     message = text.format_map({"what": "the object", "why": "", "most": "", **facts})
     document = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": message, "reason": reason, "code": code}  # fmt: skip
-    return ServiceError(message, http_status=code, http_document=document)
+    error = ServiceError(message, http_status=code, http_document=document)
+    error.http_headers |= {"Retry-After": "1"} if code == 429 else {}
+    return error
 
 
 class Objects:

@@ -75,6 +75,7 @@ class Plan:
     pools: tuple[Pool, ...]
     job_sets: bool
     queues: tuple[str, ...]
+    queue_waits: str
     start_s: float
     preemptions: tuple[Preemption, ...]
     missing_images: tuple[str, ...]
@@ -82,7 +83,7 @@ class Plan:
 
 def read_plan(part: ObjectReader) -> Plan:
     """Read the key `gke` of a scenario."""
-    part.allow("node_pools job_sets queues start_s preemptions missing_images")
+    part.allow("node_pools job_sets queues queue_waits start_s preemptions missing_images")
     pools = [_pool(each, number) for number, each in enumerate(part.objects("node_pools"))]
     if "node_pools" not in part:
         names = [name for name, count in _USUAL for _ in range(count)]
@@ -91,6 +92,7 @@ def read_plan(part: ObjectReader) -> Plan:
         pools=tuple(pools),
         job_sets="job_sets" not in part or part.flag("job_sets"),
         queues=tuple(part.texts("queues")) if "queues" in part else (),
+        queue_waits=part.text("queue_waits", ""),
         start_s=part.number("start_s", 20.0),
         preemptions=tuple(_preemption(each) for each in part.objects("preemptions")),
         missing_images=tuple(part.texts("missing_images")) if "missing_images" in part else (),

@@ -163,6 +163,8 @@ class Kubelet:
             lines.append((self._objects.time(), f"exec: {error}\n".encode()))
         code = code if code >= 0 else 128 - code
         reason = "Error" if code else "Completed"
+        # Nothing but the kernel, short of memory, kills a container that nobody stops.
+        reason = "OOMKilled" if code == 137 and not pod.disrupted else reason
         ended = {"exitCode": code, "reason": reason, "finishedAt": self._objects.time()}
         self._set_state(pod, name, {"terminated": ended}, is_init)
         return code

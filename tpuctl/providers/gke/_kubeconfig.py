@@ -19,6 +19,7 @@ import yaml  # type: ignore[import-untyped]
 from tpuctl.codec import read_limited
 from tpuctl.errors import InvalidInputError, NotLoggedInError, UnavailableError, UnsupportedError
 from tpuctl.settings import home
+from tpuctl.units import format_duration
 
 HOW_TO_LOG_IN = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
 _LARGEST = 4 << 20
@@ -257,7 +258,9 @@ def _ask_plugin(context: Context) -> Part:
         status: Mapping[str, Any] = answer["status"]
         return dict(status)
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"The login plugin {command} did not answer.") from None
+        told = f"The login plugin {command} of the context {context.name} did not answer"
+        hint = "gcloud auth login, or: kubectl cluster-info"
+        raise UnavailableError(f"{told} for {format_duration(_PLUGIN_S)}.", hint=hint) from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise _plugin_failed(context, lines[-1]) from None

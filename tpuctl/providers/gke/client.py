@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,7 @@ _MOST_BYTES = 64 << 20
 _PIECE, _LONGEST_LINE = 1 << 16, 1 << 20
 _PAGE, _MOST_PAGES = 500, 200
 _VERBS = {"GET": "read", "POST": "create", "PATCH": "change", "DELETE": "delete"}
-_REACHED = "kubectl cluster-info shows whether it answers."
+_REACHED = "kubectl cluster-info shows whether it answers. Then run the same command again."
 _KINDS: dict[int, type[TpuctlError]] = {
     404: NotFoundError,
     409: AlreadyExistsError,
@@ -97,10 +98,10 @@ class Cluster:
         raise UnavailableError(f"{self._where} sent a list that does not end.")
 
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
-        """Create an object; not repeated after a lost reply, because the caller has to look."""
+        """Create an object; after a lost reply it may be there already, under our name."""
         query = {"fieldValidation": "Strict", "fieldManager": "tpuctl"}
         query |= {"dryRun": "All"} if dry_run else {}
-        return self._call("POST", path, body, query, repeat=dry_run)
+        return self._call("POST", path, body, query)
 
     def patch(self, path: str, change: Json) -> Json:
         """Merge a change into an object; the same change may be sent twice."""
@@ -123,10 +124,7 @@ class Cluster:
             if rest:
                 yield rest
 
-    def _call(
-        self, verb: str, path: str, body: Json | None, query: Mapping[str, str],
-        *, repeat: bool = True,
-    ) -> Json:  # fmt: skip
+    def _call(self, verb: str, path: str, body: Json | None, query: Mapping[str, str]) -> Json:
         def send() -> Json:
             with self._sent(verb, path, body, query, _TIMEOUT_S) as reply:
                 data = reply.read(_MOST_BYTES)
@@ -142,14 +140,14 @@ class Cluster:
                 )
             return document
 
-        return repeated(self.clock, send, after_lost_reply=repeat)
+        return repeated(self.clock, send)
 
     @property
     def _where(self) -> str:
         return f"The cluster {self.context.name}"
 
     def _could_not(self, verb: str, path: str) -> str:
-        what = path.partition("/namespaces/")[2].split("/")[1:] or [path.rpartition("/")[2]]
+        what = path.partition("/namespaces/")[2].split("/")[1:] or [path.removeprefix(f"{CORE}/")]
         return f"Could not {_VERBS[verb]} {' '.join(what)} in the cluster {self.context.name}"
 
     @contextmanager
@@ -170,6 +168,10 @@ class Cluster:
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             host = urlsplit(self.context.server).hostname
+            if isinstance(why, ssl.SSLCertVerificationError):
+                told = f"The cluster {self.context.name} ({host}) has no valid certificate"
+                hint = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
+                raise NotLoggedInError(f"{told}: {why.verify_message}.", hint=hint) from error
             raise UnavailableError(
                 f"Could not reach the cluster {self.context.name} ({host}): {why}.",
                 hint=_REACHED,
@@ -223,7 +225,9 @@ class Cluster:
             )
         if code == 429:
             wait = str(headers.get("Retry-After") or "")
-            return RateLimitedError(said, retry_after_s=float(wait) if wait.isdecimal() else None)
+            return RateLimitedError(
+                said, hint=_REACHED, retry_after_s=float(wait) if wait.isdecimal() else None
+            )
         if code == 403:
             return PermissionDeniedError(said, hint="kubectl auth can-i --list")
         if code >= 500:

@@ -1,6 +1,7 @@
 """Follow a job on GKE to its end: the logs of all its pods, its attempts, its exit code."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,23 +14,31 @@ from tpuctl.errors import (
     InvalidInputError,
     JobLostError,
     NotFoundError,
+    NotLoggedInError,
+    PermissionDeniedError,
     ScriptFailedError,
+    StoppedError,
     TpuctlError,
-    UnavailableError,
+    TryAgainError,
 )
 from tpuctl.outcome import Outcome
 from tpuctl.providers.gke.client import CORE, Cluster, Json
 from tpuctl.providers.gke.manifest import NODES
-from tpuctl.providers.gke.runs import Note, find, run_store
+from tpuctl.providers.gke.runs import CONTAINER_KINDS, Note, find, run_store, why_waiting
 from tpuctl.remote.output import Output, Sink
+from tpuctl.units import format_duration
 
 T = TypeVar("T")
 _MOST = 10_000
 _POLL_S = 10.0
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_OOM = "OOMKilled"
 _TRIES = 5
-_GIVE_UP = "To end it: tpuctl delete "
+# The control plane of a zonal cluster is away for minutes during an upgrade.
+_PATIENCE_S = 3600.0
+_AWAY = (TryAgainError, NotLoggedInError)
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT")
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,8 @@ def exit_of(pods: list[Json]) -> tuple[int | None, int | None]:
     """
     codes = [(worker_of(pod), code) for pod in pods if (code := _code(pod)) is not None]
     failed = [each for each in codes if each[1]]
-    own = [each for each in failed if each[1] not in (137, 143)] or failed
+    own = [each for each in failed if each[1] not in (137, 143)]
+    own = own or [each for each in failed if each[1] == 137] or failed
     if own:
         return own[0][1], own[0][0]
     return (0, None) if codes and len(codes) == len(pods) else (None, None)
@@ -117,8 +127,9 @@ def exit_of(pods: list[Json]) -> tuple[int | None, int | None]:
 
 def _code(pod: Json) -> int | None:
     status = pod.get("status") or {}
-    kinds = ("initContainerStatuses", "containerStatuses")
-    states = [each.get("state") or {} for kind in kinds for each in status.get(kind) or ()]
+    states = [
+        each.get("state") or {} for kind in CONTAINER_KINDS for each in status.get(kind) or ()
+    ]
     codes = [state["terminated"].get("exitCode") for state in states if state.get("terminated")]
     known = [code for code in codes if isinstance(code, int)]
     is_over = status.get("phase") in ("Succeeded", "Failed")
@@ -131,6 +142,18 @@ def terminal_state(job_set: Json) -> tuple[str, str]:
         if each.get("type") in ("Completed", "Failed") and each.get("status") == "True":
             return str(each["type"]), f"{each.get('message') or ''} ({each.get('reason')})"
     return "", ""
+
+
+def _why_ended(pods: list[Json]) -> str:
+    """Return what Kubernetes says about the end of pods beyond their exit codes."""
+    for pod in pods:
+        status = pod.get("status") or {}
+        if status.get("reason"):
+            return f"{status['reason']}: {status.get('message') or 'no reason given'}"
+        states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+        if any((state.get("terminated") or {}).get("reason") == _OOM for state in states):
+            return f"{_OOM}: worker {worker_of(pod)} used more memory than it may"
+    return ""
 
 
 async def _elsewhere(action: Callable[..., T], *arguments: Any) -> T:
@@ -163,7 +186,8 @@ class Follower:
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._attempts: list[Attempt] = []
         self._last: list[Json] = []
-        self._told = ""
+        self.waits = self._uid = ""
+        self._is_unread = False
 
     async def run(self) -> ClusterRun:
         """Follow the job to its end."""
@@ -172,28 +196,51 @@ class Follower:
         async with Output(tuple(range(count)), self._sink) as output:
             while True:
                 state, why = terminal_state(job_set)
-                pods = await _elsewhere(pods_of, self._cluster, self._name)
+                pods = await self._ask(pods_of)
                 self._observe(job_set, pods)
                 for pod in pods:
                     self._follow_pod(output, pod)
                 if state:
                     break
-                self._tell(job_set, pods)
+                await self._tell(job_set, pods)
                 await _elsewhere(self._cluster.clock.sleep, _POLL_S)
                 job_set = await self._read()
             await asyncio.gather(*self._readers.values())
         return self._conclude(job_set, state, why)
 
     async def _read(self) -> Json:
-        found = await _elsewhere(find, self._cluster, self._name)
-        if found is None:
+        found = await self._ask(find)
+        uid = str(found["metadata"]["uid"]) if found else ""
+        self._uid = self._uid or uid
+        if found is None or uid != self._uid:
             told = f"{self._name} was deleted while it was followed."
             raise NotFoundError(told, hint="tpuctl list --provider gke")
         return found
 
+    async def _ask(self, action: Callable[[Cluster, str], T]) -> T:
+        """Ask about the job, again while the cluster does not answer: the job needs it less."""
+        clock, told = self._cluster.clock, False
+        began_s = clock.elapsed_s()
+        while True:
+            try:
+                found = await _elsewhere(action, self._cluster, self._name)
+            except _AWAY as error:
+                if clock.elapsed_s() - began_s > _PATIENCE_S:
+                    raise
+                if not told:
+                    hint = f" {error.hint}." if isinstance(error, NotLoggedInError) else ""
+                    most = f"Trying again for {format_duration(_PATIENCE_S)}"
+                    self._note(f"Warning: {error}{hint} {most}; {self._name} is not affected.")
+                told = True
+                await _elsewhere(clock.sleep, _POLL_S)
+            else:
+                if told:
+                    self._note(f"The cluster {self._cluster.context.name} answers again.")
+                return found
+
     def _follow_pod(self, output: Output, pod: Json) -> None:
         uid, status = str(pod["metadata"]["uid"]), pod.get("status") or {}
-        for kind in ("initContainerStatuses", "containerStatuses"):
+        for kind in CONTAINER_KINDS:
             for each in status.get(kind) or ():
                 key, state = f"{uid}/{each['name']}", each.get("state") or {}
                 ended = state.get("terminated")
@@ -207,8 +254,14 @@ class Follower:
         loop, worker = asyncio.get_running_loop(), worker_of(pod)
 
         def read() -> None:
-            for line in log_lines(self._cluster, pod, container, follow=True, note=self._note):
-                asyncio.run_coroutine_threadsafe(output.take(worker, 1, line), loop).result()
+            try:
+                for line in log_lines(self._cluster, pod, container, follow=True, note=self._note):
+                    asyncio.run_coroutine_threadsafe(output.take(worker, 1, line), loop).result()
+            except TpuctlError as error:
+                # The job and its exit code do not depend on who may read its output.
+                if not self._is_unread:
+                    self._note(f"Warning: the output is not shown: {error}")
+                self._is_unread = True
 
         await _elsewhere(read)
 
@@ -224,6 +277,8 @@ class Follower:
             self._attempts.append(Attempt("crash" if crashed else "preempted", code, worker))
             seen += crashed
             why = "it crashed" if crashed else "it was disrupted"
+            said = _why_ended(self._last)
+            why += f" ({said})" if said else ""
             self._note(f"{self._name} restarts, attempt {len(self._attempts) + 1}: {why}.")
         attempt = str(restarts)
         label = f"{_JOBSET}/restart-attempt"
@@ -233,23 +288,13 @@ class Follower:
             if (pod["metadata"].get("labels") or {}).get(label, attempt) == attempt
         ]
 
-    def _tell(self, job_set: Json, pods: list[Json]) -> None:
+    async def _tell(self, job_set: Json, pods: list[Json]) -> None:
         """Say what a job waits for, once."""
-        waits = ""
-        if (job_set.get("spec") or {}).get("suspend"):
-            waits = "it is suspended, as a queue does until there is room: tpuctl show"
-        for status in (pod.get("status") or {} for pod in pods):
-            for each in status.get("conditions") or ():
-                if each.get("reason") == "Unschedulable":
-                    waits = str(each.get("message"))
-            for kind in ("initContainerStatuses", "containerStatuses"):
-                for each in status.get(kind) or ():
-                    stuck = (each.get("state") or {}).get("waiting") or {}
-                    if "Image" in str(stuck.get("reason")) or "Error" in str(stuck.get("reason")):
-                        waits = f"{stuck['reason']}: {stuck.get('message')}. {_GIVE_UP}{self._name}"
-        if waits and waits != self._told:
-            self._note(f"{self._name} waits: {waits}")
-        self._told = waits
+        why = await self._ask(lambda cluster, _: why_waiting(cluster, job_set, pods))
+        waits = why.rstrip(".")
+        if waits and waits != self.waits:
+            self._note(f"{self._name} waits: {waits}. To end it: tpuctl delete {self._name}")
+        self.waits = waits
 
     def _conclude(self, job_set: Json, state: str, why: str) -> ClusterRun:
         code, worker = exit_of(self._last)
@@ -264,54 +309,81 @@ class Follower:
             state=state,
             returncode=0 if state == "Completed" else code,
             attempts=(*self._attempts, Attempt(cause, code, worker)),  # type: ignore[arg-type]
-            why=why,
+            why=". ".join(filter(None, (_why_ended(self._last), why))),
         )
 
 
 @checks_replies("GKE")
 def follow(cluster: Cluster, name: str, *, sink: Sink, note: Note) -> ClusterRun:
     """Follow a job to its end."""
-    return asyncio.run(Follower(cluster, name, sink, note).run())
+    follower = Follower(cluster, name, sink, note)
+    try:
+        return asyncio.run(follower.run())
+    except KeyboardInterrupt:
+        what = "waiting" if follower.waits else "running"
+        raise StoppedError(
+            f"Interrupted; {name} keeps {what} in the cluster {cluster.context.name}.",
+            hint=f"Follow it: tpuctl logs {name} --follow. Stop it: tpuctl stop {name}",
+        ) from None
+    except (TryAgainError, NotLoggedInError, PermissionDeniedError) as error:
+        first = "" if isinstance(error, TryAgainError) else f"{error.hint}. "
+        error.hint = (
+            f"{first}{name} is not affected. To follow it again: tpuctl logs {name} --follow"
+        )
+        raise
 
 
 def log_lines(
     cluster: Cluster, pod: Json, container: str, *, follow: bool, note: Note
 ) -> Iterator[bytes]:
     """Read a log line by line, and go on after a broken connection where it broke off."""
-    name, last, failures = str(pod["metadata"]["name"]), "", 0
+    name, last, failures = str(pod["metadata"]["name"]), b"", 0
     path = f"{CORE}/{cluster.namespace}/pods/{name}/log"
     query: dict[str, Any] = {"container": container, "timestamps": "true"}
     query |= {"follow": "true"} if follow else {}
     while True:
-        since = {"sinceTime": f"{last[:19]}Z"} if last else {}
+        since = {"sinceTime": f"{last[:19].decode()}Z"} if last else {}
+        why: TpuctlError | None = None
         try:
-            for line in cluster.lines(path, **query, **since):
-                stamp, _, text = line.partition(b" ")
-                time = stamp.decode("ascii", "replace")
-                # The API goes back to the whole second.
-                if time > last:
-                    last, failures = time, 0
+            try:
+                for stamp, text in _stamped(cluster.lines(path, **query, **since), last):
+                    last, failures = max(last, stamp), 0
                     yield text
-            return
+            except _AWAY as error:
+                if not follow and isinstance(error, NotLoggedInError):
+                    raise
+                why, failures = error, failures + 1
+            # A job may be silent for hours, and a stream may end before its container does.
+            if follow and _is_running(cluster, name, container):
+                failures = 0
+            elif not why:
+                return
         except (NotFoundError, InvalidInputError):
             # Its pod is gone, or has not started.
             return
-        except UnavailableError as error:
-            failures += 1
-            # A job may be silent for hours, so a silent log is not a failure.
-            failures = 0 if follow and _is_running(cluster, name) else failures
-            if failures >= _TRIES:
-                note(f"Warning: the end of the log of {name} is missing: {error}")
-                return
-            cluster.clock.sleep(_POLL_S)
+        except _AWAY:
+            failures = 0 if follow else failures  # Whoever follows the job gives up.
+        if failures >= _TRIES:
+            note(f"Warning: the end of the log of {name} is missing: {why}")
+            return
+        cluster.clock.sleep(_POLL_S)
 
 
-def _is_running(cluster: Cluster, pod: str) -> bool:
-    try:
-        found = cluster.get(f"{CORE}/{cluster.namespace}/pods/{pod}")
-    except (NotFoundError, UnavailableError):
-        return False
-    return (found.get("status") or {}).get("phase") == "Running"
+def _stamped(lines: Iterator[bytes], seen: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield times and texts after a time: the API goes back to the whole second."""
+    for line in lines:
+        stamp, _, text = line.partition(b" ")
+        if not _STAMP.match(stamp):
+            yield seen, line  # The kubelet's own words, such as that a file is gone.
+        elif stamp > seen:
+            yield stamp, text
+
+
+def _is_running(cluster: Cluster, pod: str, container: str) -> bool:
+    status = cluster.get(f"{CORE}/{cluster.namespace}/pods/{pod}").get("status") or {}
+    containers = (each for kind in CONTAINER_KINDS for each in status.get(kind) or ())
+    states = (each.get("state") or {} for each in containers if each.get("name") == container)
+    return any("running" in state for state in states)
 
 
 def _size(job_set: Json) -> int:

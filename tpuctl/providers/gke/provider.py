@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
 from tpuctl.cloud.error_table import checks_replies
@@ -15,7 +15,7 @@ from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu, Worker, known_type
 from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
 from tpuctl.progress import OnProgress, message
-from tpuctl.providers.gke.client import JOB_SETS, KUEUE, Cluster, Json, find_context
+from tpuctl.providers.gke.client import JOB_SETS, Cluster, Json, find_context
 from tpuctl.providers.gke.follow import (
     ClusterRun,
     follow,
@@ -24,8 +24,19 @@ from tpuctl.providers.gke.follow import (
     terminal_state,
     worker_of,
 )
-from tpuctl.providers.gke.manifest import CODE, OURS, PROVISIONING, QUEUE, TYPE
-from tpuctl.providers.gke.runs import OVER, Note, find, place_of, run_store
+from tpuctl.providers.gke.manifest import CODE, OURS, PROVISIONING, TYPE
+from tpuctl.providers.gke.runs import (
+    OVER,
+    Note,
+    find,
+    key_of,
+    place_of,
+    run_store,
+    why_suspended,
+    why_waiting,
+    workloads,
+)
+from tpuctl.providers.kaggle.runs import Run
 from tpuctl.providers.port import Abilities, Login, ProviderOffer
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
 from tpuctl.remote.output import Sink
@@ -63,10 +74,13 @@ class Gke:
 
     def why_unusable(self) -> str | None:
         """Say that nothing runs there: then its login plugin is not run for every list."""
-        runs = (self.store.find(path.stem) for path in self.store.folder.glob("*.json"))
-        if any(run and run.phase not in OVER for run in runs):
+        if self._open_runs():
             return None
         return f"no job that was started on GKE from here is open. To start one: {_LAUNCH}"
+
+    def _open_runs(self) -> Sequence[Run]:
+        runs = (self.store.find(path.stem) for path in self.store.folder.glob("*.json"))
+        return [run for run in runs if run and run.phase not in OVER]
 
     def knows(self, name: str) -> bool:
         """Whether this machine has started the job; commands about it mean its cluster."""
@@ -91,6 +105,8 @@ class Gke:
         """List the jobs that have not ended, from wherever they were started."""
         found = [self._tpu(each) for each in self._job_sets()]
         alive = tuple(tpu for tpu in found if not tpu.is_dead)
+        told = "{0} was started in another cluster or namespace, as {1}: tpuctl show {0}"
+        away = (run for run in self._open_runs() if run.endpoint != place_of(self.cluster))
         return TpuList(
             zone=None,
             tpus=alive,
@@ -101,6 +117,7 @@ class Gke:
             unpriced=len(alive),
             emulated=self.cluster.emulated,
             place="on GKE",
+            notes=tuple(told.format(run.name, run.owner) for run in away),
         )
 
     def get(self, name: str, zone: str | None) -> Tpu:
@@ -109,14 +126,17 @@ class Gke:
 
     def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
         """Find jobs of ours; one that was started here and is gone is not an error."""
-        job_sets = {each["metadata"]["name"]: each for each in self._job_sets()}
+        found = (each for each in self._job_sets() if names is None or not self._is_another(each))
+        job_sets = {each["metadata"]["name"]: each for each in found}
         gone, failures = [], []
         for name in () if names is None else names:
             if name not in job_sets:
                 known = self.store.find(name)
-                is_gone = known is not None and known.endpoint == place_of(self.cluster)
-                gone += [DeletedEarlier(name, None)] if is_gone else []
-                failures += [] if is_gone else [self._missing(name)]
+                if known and known.endpoint == place_of(self.cluster):
+                    gone.append(DeletedEarlier(name, None))
+                    self.store.write(known, phase="deleted")
+                else:
+                    failures.append(self._missing(name))
         if failures and names is not None and len(failures) == len(names):
             raise failures[0]
         chosen = [each for name, each in job_sets.items() if names is None or name in names]
@@ -140,8 +160,17 @@ class Gke:
         return replace(plan, tpus=done, dry_run=False).summed()
 
     def find_orphans(self, zone: str | None) -> GcResult:
-        """Find nothing: the cluster deletes what has ended, a day later."""
-        return GcResult(()).summed()
+        """Name jobs that were stopped: only those that have ended are deleted by the cluster."""
+        job_sets = {str(each["metadata"]["name"]): each for each in self._job_sets()}
+        for run in self.store.runs(place_of(self.cluster)):
+            if run.phase == "pushed" and run.name not in job_sets:
+                self.store.write(run, phase="deleted")
+        told = "{0} on GKE is stopped, and stays until you delete it: tpuctl delete {0}"
+        stopped = (name for name, each in job_sets.items() if self._is_stopped(each))
+        return GcResult((), unproven=tuple(told.format(name) for name in stopped)).summed()
+
+    def _is_stopped(self, job_set: Json) -> bool:
+        return why_suspended(self.cluster, job_set) == "stopped"
 
     def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
         """Delete nothing."""
@@ -176,16 +205,12 @@ class Gke:
         job_set = self._found(name)
         workers = self._tpu(job_set).workers
         was, _ = terminal_state(job_set)
+        is_stopped = self._is_stopped(job_set)
         if not was:
-            cluster, uid = self.cluster, job_set["metadata"]["uid"]
-            if QUEUE in (job_set["metadata"].get("labels") or {}):
-                group = str(cluster.get(KUEUE)["preferredVersion"]["version"])
-                place = f"{KUEUE}/{group}/{cluster.namespace}/workloads"
-                for each in cluster.list(place, labelSelector=f"kueue.x-k8s.io/job-uid={uid}"):
-                    path = f"{place}/{each['metadata']['name']}"
-                    cluster.patch(path, {"spec": {"active": False}})
-            cluster.patch(self._path(name), {"spec": {"suspend": True}})
-        states = (was or ("running" if workers else "suspended"), was or "suspended")
+            for path, _ in workloads(self.cluster, job_set):
+                self.cluster.patch(path, {"spec": {"active": False}})
+            self.cluster.patch(self._path(name), {"spec": {"suspend": True}})
+        states = (was or ("suspended" if is_stopped else "running"), was or "suspended")
         indices = [each.index for each in workers] or [0]
         stopped = (
             StoppedWorker(index=i, address="", was=states[0], state=states[1]) for i in indices
@@ -198,14 +223,23 @@ class Gke:
     def _found(self, name: str) -> Json:
         run = self.store.find(name)
         is_here = run is None or run.endpoint == place_of(self.cluster)
-        if is_here and (job_set := find(self.cluster, name)):
+        job_set = find(self.cluster, name) if is_here else None
+        if job_set and not self._is_another(job_set):
             return job_set
         raise self._missing(name)
+
+    def _is_another(self, job_set: Json) -> bool:
+        """Whether a JobSet has only the name of one that was started here, and is gone."""
+        run = self.store.find(job_set["metadata"]["name"])
+        is_open = run and run.phase not in OVER and run.endpoint == place_of(self.cluster)
+        return bool(run and is_open and key_of(job_set) != run.key)
 
     def _missing(self, name: str) -> NotFoundError:
         context, run = self.cluster.context, self.store.find(name)
         told = f"There is no job {name} in {context.namespace} of {context.name}."
-        if run and run.endpoint != place_of(self.cluster):
+        if run and run.endpoint == place_of(self.cluster):
+            told += " It was deleted, as the cluster does a day after the end of a job."
+        elif run:
             told = f"{name} was started in another cluster or namespace, as {run.owner}."
         return NotFoundError(told, hint="tpuctl list --provider gke")
 
@@ -226,7 +260,7 @@ class Gke:
         state = "SUSPENDED" if (job_set.get("spec") or {}).get("suspend") else state
         restarts = int((job_set.get("status") or {}).get("restarts") or 0)
         told = (
-            f"{over}: {why}" if over else "",
+            f"{over}: {why}" if over else why_waiting(cluster, job_set, pods),
             format_count(restarts, "restart") if restarts else "",
         )
         provisioning: Any = labels.get(PROVISIONING, "on_demand")
@@ -285,14 +319,15 @@ class Gke:
                     left["metadata"]["uid"] == planned.id
                 ):
                     polling.pause(f"{planned.name} is still there", hint="tpuctl list")
+                outcome: Literal["deleted", "already_deleted"] = "deleted"
             except NotFoundError:
-                return replace(planned, outcome="already_deleted")
+                outcome = "already_deleted"
             except WrongStateError:
                 return replace(planned, outcome="replaced")
             run = self.store.find(planned.name)
             if run and run.endpoint == place_of(self.cluster):
                 self.store.write(run, phase="deleted")
-            return replace(planned, outcome="deleted")
+            return replace(planned, outcome=outcome)
 
         done = attempt(act)
         if isinstance(done, TpuctlError):

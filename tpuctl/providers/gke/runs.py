@@ -4,18 +4,19 @@ import hashlib
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpuctl.cloud.error_table import checks_replies
+from tpuctl.cloud.lookup import attempt
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
     PermissionDeniedError,
     TpuctlError,
-    UnavailableError,
+    TryAgainError,
     UsageError,
 )
 from tpuctl.outcome import Outcome
@@ -25,6 +26,7 @@ from tpuctl.providers.gke.manifest import (
     ACCELERATOR,
     KEY,
     NODE_POOL,
+    QUEUE,
     TOPOLOGY,
     GkeOptions,
     JobSetSpec,
@@ -38,6 +40,7 @@ from tpuctl.units import format_bytes, format_count, format_duration
 Note = Callable[[str], None]
 OVER = frozenset({"home", "deleted"})
 """The phases of runs that nothing is left to do for."""
+CONTAINER_KINDS = ("initContainerStatuses", "containerStatuses")
 
 _POOLS = "To start it although its nodes are made on demand: --no-check"
 
@@ -243,7 +246,7 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
     store, key = run_store(), plan.manifest["metadata"]["annotations"][KEY]
     with store.alone(key, wait_s=5.0):
         run = _open_run(cluster, key)
-        if run and find(cluster, run.name):
+        if run and key_of(find(cluster, run.name)) == key:
             note(f"The same command has started {run.name} before; following that job.")
             return store.write(run, phase="pushed")
         other = store.find(plan.name)
@@ -273,16 +276,16 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
             open_storage(folder).create(name, plan.packed.archive)
             path = f"{JOB_SETS}/{cluster.namespace}/jobsets"
             _translated(lambda: cluster.create(path, plan.manifest), plan.name)
-        except (AlreadyExistsError, UnavailableError):
-            # The reply may have been lost: then it is ours, and exists once.
-            found = find(cluster, plan.name)
-            if found is None or found["metadata"].get("annotations", {}).get(KEY) != key:
-                if found:
+        except TpuctlError as error:
+            # A reply may have been lost: then it is ours, and exists once.
+            found = attempt(lambda: find(cluster, plan.name))
+            if isinstance(found, TpuctlError):
+                raise error from None
+            if key_of(found) != key:
+                if found or not isinstance(error, TryAgainError):
                     store.forget(run)
                 raise
-        except TpuctlError:
-            store.forget(run)
-            raise
+        note(f"{run.name} was created in {cluster.context.name}.")
         return store.write(run, phase="pushed")
 
 
@@ -292,6 +295,56 @@ def find(cluster: Cluster, name: str) -> Json | None:
         return cluster.get(f"{JOB_SETS}/{cluster.namespace}/jobsets/{name}")
     except NotFoundError:
         return None
+
+
+def workloads(cluster: Cluster, job_set: Json) -> Iterator[tuple[str, Json]]:
+    """Yield Kueue's workloads of a JobSet with their paths; none where it is not in a queue."""
+    if QUEUE in (job_set["metadata"].get("labels") or {}):
+        group = str(cluster.get(KUEUE)["preferredVersion"]["version"])
+        place, uid = f"{KUEUE}/{group}/{cluster.namespace}/workloads", job_set["metadata"]["uid"]
+        for each in cluster.list(place, labelSelector=f"kueue.x-k8s.io/job-uid={uid}"):
+            yield f"{place}/{each['metadata']['name']}", each
+
+
+def why_suspended(cluster: Cluster, job_set: Json) -> str:
+    """Return why a JobSet waits, in the words of its queue; nothing where it is not suspended."""
+    if not (job_set.get("spec") or {}).get("suspend"):
+        return ""
+    try:
+        found = [each for _, each in workloads(cluster, job_set)]
+    except (NotFoundError, PermissionDeniedError) as error:
+        return f"suspended, and its queue cannot be asked why: {error}"
+    queue = (job_set["metadata"].get("labels") or {}).get(QUEUE)
+    if not queue or any((each.get("spec") or {}).get("active") is False for each in found):
+        return "stopped"
+    said: dict[str, None] = {}
+    for status in (each.get("status") or {} for each in found):
+        for each in (*(status.get("admissionChecks") or ()), *(status.get("conditions") or ())):
+            is_about = each.get("type", "QuotaReserved") in ("QuotaReserved", "Admitted")
+            is_met = each.get("state") == "Ready" or each.get("status") == "True"
+            if is_about and not is_met and each.get("message"):
+                said[str(each["message"])] = None
+    return f"in queue {queue}: {'; '.join(said) or 'Kueue has not said why yet'}"
+
+
+def why_waiting(cluster: Cluster, job_set: Json, pods: list[Json]) -> str:
+    """Return why a job does not run yet: its queue, its nodes or its image."""
+    waits = why_suspended(cluster, job_set)
+    for status in (pod.get("status") or {} for pod in pods):
+        for each in status.get("conditions") or ():
+            if each.get("reason") == "Unschedulable":
+                waits = str(each.get("message"))
+        for kind in CONTAINER_KINDS:
+            for each in status.get(kind) or ():
+                stuck = (each.get("state") or {}).get("waiting") or {}
+                if "Image" in str(stuck.get("reason")) or "Error" in str(stuck.get("reason")):
+                    waits = f"{stuck['reason']}: {stuck.get('message')}"
+    return waits
+
+
+def key_of(job_set: Json | None) -> Any:
+    """Return the key of the command that created a JobSet."""
+    return job_set and (job_set["metadata"].get("annotations") or {}).get(KEY)
 
 
 def _open_run(cluster: Cluster, key: str) -> Run | None:
@@ -306,4 +359,8 @@ def _translated(action: Callable[[], Any], name: str) -> None:
         raise InvalidInputError(f"The cluster refuses the job {name}. {error}") from error
     except AlreadyExistsError:
         told = f"There is a JobSet {name} already."
-        raise AlreadyExistsError(told, hint=f"tpuctl show {name}, or another --job") from None
+        hint = f"kubectl describe jobset {name}; or choose another --job"
+        raise AlreadyExistsError(told, hint=hint) from None
+    except NotFoundError as error:
+        error.hint = "kubectl config set-context --current --namespace NAMESPACE"
+        raise

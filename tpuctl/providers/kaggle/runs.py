@@ -110,7 +110,7 @@ class RunStore:
         """Hold the lock of a run or a command; raises TryAgainError while another process does."""
         ensure_folder(self.folder, private=True)
         path = self.folder / f"{word}.lock"
-        with locked(path, wait_s=wait_s, busy="Another tpuctl is busy with this run on Kaggle."):
+        with locked(path, wait_s=wait_s, busy="Another tpuctl is busy with this run."):
             try:
                 yield
             finally:
