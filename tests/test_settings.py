@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tpuctl.errors import InvalidInputError
-from tpuctl.settings import KEYS, Settings, cache_dir, load_settings, state_dir
+from tpuctl.settings import KEYS, Settings, cache_dir, home, load_settings, state_dir
 
 
 def source_of(name: str, **places: object) -> tuple[str | None, str]:
@@ -317,10 +317,12 @@ def test_a_folder_in_which_another_user_may_have_put_something_is_refused(
     monkeypatch.setenv(variable, str(folder))
     assert find() == folder
     spoil(folder / name, how)
-    with pytest.raises(InvalidInputError, match=reason) as refusal:
-        find()
-    assert str(folder / name) in str(refusal.value)
-    assert variable in f"{refusal.value} {refusal.value.hint}"
+    for text in (str(folder), f"{folder}/", f"{folder}/."):
+        monkeypatch.setenv(variable, text)
+        with pytest.raises(InvalidInputError, match=reason) as refusal:
+            find()
+        assert str(folder / name) in str(refusal.value)
+        assert variable in f"{refusal.value} {refusal.value.hint}"
 
 
 def test_what_others_cannot_reach_may_have_any_mode(
@@ -354,3 +356,23 @@ def test_every_command_refuses_a_planted_state_folder(
         refused.stderr.split()
     )
     assert {path: path.stat() for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("find", [state_dir, cache_dir])
+def test_no_folder_of_a_repository_is_taken_for_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find
+) -> None:
+    """The attack: a repository with a folder called ~ and one for each relative path."""
+    monkeypatch.chdir(tmp_path)
+    variable = f"TPUCTL_{find.__name__.upper()}"
+    for name in ("~/mine", "mine"):
+        state_of_every_kind(tmp_path / name)
+    monkeypatch.setenv(variable, "~/mine")
+    assert find() == home() / "mine"
+    monkeypatch.setenv(variable, "mine")
+    with pytest.raises(InvalidInputError, match="not an absolute path"):
+        find()
+    monkeypatch.delenv(variable)
+    for place in ("STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{place}_HOME", "mine")
+    assert find().is_relative_to(home())

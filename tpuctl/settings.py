@@ -11,6 +11,7 @@ used where another user could have written it.
 import errno
 import getpass
 import os
+import re
 import shlex
 import stat
 import sys
@@ -131,17 +132,23 @@ def user_name() -> str | None:
 
 def user_config_dir(env: Mapping[str, str]) -> Path:
     """Folder of the user's configuration (XDG base directories)."""
-    return Path(env.get("XDG_CONFIG_HOME") or home() / ".config") / "tpuctl"
+    return _base_folder(env, "XDG_CONFIG_HOME", ".config")
 
 
 def default_cache_dir(env: Mapping[str, str]) -> Path:
     """Folder for files that can be recreated (XDG base directories)."""
-    return Path(env.get("XDG_CACHE_HOME") or home() / ".cache") / "tpuctl"
+    return _base_folder(env, "XDG_CACHE_HOME", ".cache")
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
     """Folder for files that must not be lost (XDG base directories)."""
-    return Path(env.get("XDG_STATE_HOME") or home() / ".local" / "state") / "tpuctl"
+    return _base_folder(env, "XDG_STATE_HOME", ".local/state")
+
+
+def _base_folder(env: Mapping[str, str], variable: str, default: str) -> Path:
+    # The specification wants relative paths to be ignored.
+    named = Path(env.get(variable, ""))
+    return (named if named.is_absolute() else home() / default) / "tpuctl"
 
 
 on_ignored: Callable[[str], None] = warnings.warn
@@ -196,16 +203,20 @@ def state_dir() -> Path:
 
 def _own_folder(name: str) -> Path:
     settings = load_settings()
-    folder = settings[name] or ""
+    # Without a shell, as in a file, a tilde would be a folder in the current one.
+    folder = re.sub("^~(?=/|$)", lambda _: str(home()), settings[name] or "")
+    # The status of a link with a slash at its end is that of its target.
+    folder = os.path.normpath(folder)
     try:
-        reason = _why_planted(folder, levels=2)
+        is_absolute = os.path.isabs(folder)
+        reason = _why_planted(folder, levels=2) if is_absolute else "it is not an absolute path."
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}."
     if reason:
         raise InvalidInputError(
             f"Could not use {folder} ({name}, from {settings.source_of(name)}): {reason}",
-            hint="Others may have put files there. Look at them before you change that, or use "
-            f"another folder: export TPUCTL_{name.upper()}=FOLDER",
+            hint="Others may have put files there: look at them before you change that, or use "
+            f"another folder: export TPUCTL_{name.upper()}=/FOLDER",
         )
     return Path(folder)
 
