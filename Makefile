@@ -121,8 +121,8 @@ smoke-all: $(READY)  ## smoke on every Python, with the oldest and newest depend
 docs: $(READY)  ## Build the site into site/; a warning fails. Look at it with: python3 -m http.server -d site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
-bench: $(READY)  ## Print every figure we promise, as ratios within one run.
-	$(BIN)/python -m benchmarks
+bench: $(READY)  ## Print every figure we promise, or those of NAMES (scale, ...), as ratios within one run.
+	$(BIN)/python -m benchmarks $(NAMES)
 
 bench-pipelines: $(READY)  ## profile run on pipelines after public ones, with PyTorch's (gigabytes, a quarter of an hour).
 	$(PYTHON) -m venv $(VENV)-pipelines

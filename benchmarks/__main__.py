@@ -1,8 +1,11 @@
 """`make bench`: run every benchmark, or those named on the command line."""
 
 import importlib
+import os
 import pkgutil
+import secrets
 import sys
+import tempfile
 import traceback
 
 import benchmarks
@@ -17,14 +20,21 @@ NOT_A_BENCHMARK = {
 def main() -> int:
     """Run them one after the other; one that fails does not stop the rest."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-    failed = False
-    for name in sys.argv[1:] or [name for name in names if name not in NOT_A_BENCHMARK]:
-        try:
-            importlib.import_module(f"benchmarks.{name}").main()
-        except Exception:
-            traceback.print_exc()
-            failed = True
-    return int(failed)
+    names = sys.argv[1:] or [name for name in names if name not in NOT_A_BENCHMARK]
+    failed = []
+    with tempfile.NamedTemporaryFile("w") as token:
+        token.write(secrets.token_hex(32))
+        token.flush()
+        # The secret of every emulator that they start, and of their clients.
+        os.environ["TPUCTL_TPU_TOKEN_FILE"] = token.name
+        for name in names:
+            try:
+                importlib.import_module(f"benchmarks.{name}").main()
+            except (Exception, SystemExit):
+                traceback.print_exc()
+                failed.append(name)
+    print(f"{len(names)} benchmarks; failed: {', '.join(failed) or 'none'}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

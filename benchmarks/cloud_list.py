@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tpuctl.clock import ManualClock, WallClock
@@ -86,11 +87,12 @@ def _request(name: str, zone: str) -> NodeRequest:
 
 def _list_bare(endpoint: str) -> Any:
     """List with Google's client alone."""
-    import grpc
     from google.cloud import tpu_v2
     from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
-    with grpc.insecure_channel(endpoint) as channel:
+    from tests.emulator_world import open_channel
+
+    with open_channel(endpoint, Path(os.environ["TPUCTL_TPU_TOKEN_FILE"]).read_text()) as channel:
         client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
         parent = "projects/practice/locations/-"
         return (

@@ -27,6 +27,8 @@ LINES = "".join(
 )
 PLAN = "import sys; from benchmarks.scale import plan; plan(sys.argv[1])"
 _LINKS = 50_000
+_NOISE = 0.2
+_TOO_MUCH: list[str] = []
 
 
 def main() -> None:
@@ -40,6 +42,8 @@ def main() -> None:
     }
     for name in [word for word in sys.argv[1:] if word in parts] or parts:
         parts[name]()
+    if _TOO_MUCH:
+        raise SystemExit(f"scale: more than promised: {', '.join(_TOO_MUCH)}")
 
 
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
@@ -49,15 +53,22 @@ def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
     return sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points)
 
 
-def _growth(what: str, unit: str, runs: dict[int, tuple[float, float]], most: str) -> None:
+def _growth(
+    what: str, unit: str, runs: dict[int, tuple[float, float]], memory: float, mib: float = math.inf
+) -> None:
+    """Print how time and memory grow, and note what exceeds exponent 1, `memory` or `mib`."""
     sizes = list(runs)
-    seconds, mib = ([run[column] for run in runs.values()] for column in (0, 1))
+    seconds, peaks = ([run[column] for run in runs.values()] for column in (0, 1))
+    grown = exponent(sizes, seconds), exponent(sizes, peaks)
     shown = ", ".join(f"{size:,}: {s:.1f} s, {m:.0f} MiB" for size, (s, m) in runs.items())
+    most = f"at most {memory:g}" if math.isinf(mib) else f"below {mib:g} MiB"
     print(
-        f"scale: {what}, {unit} {shown}; time grows with exponent {exponent(sizes, seconds):.2f} "
-        f"(at most 1), memory with {exponent(sizes, mib):.2f} ({most})",
+        f"scale: {what}, {unit} {shown}; time grows with exponent {grown[0]:.2f} (at most 1), "
+        f"memory with {grown[1]:.2f} ({most})",
         flush=True,
     )
+    if grown[0] > 1 + _NOISE or grown[1] > memory + _NOISE or max(peaks) > mib:
+        _TOO_MUCH.append(what)
 
 
 def _run(words: Sequence[str], *, codes: Sequence[int] = (0,)) -> tuple[float, float]:
@@ -83,7 +94,7 @@ def _images() -> None:
         with tempfile.TemporaryDirectory() as name:
             _fill(Path(name), data, count)
             runs[count] = _run([sys.executable, "-c", PLAN, name])
-    _growth("plan and manifest", "images", runs, "below 1024 MiB")
+    _growth("plan and manifest", "images", runs, 1, 1024)
 
 
 def _fill(folder: Path, data: bytes, count: int) -> None:
@@ -129,7 +140,7 @@ def _shards() -> None:
         for count in (2_500, 5_000, 10_000):
             _multiply(root / "one", root / str(count), count)
             runs[count] = _least([*TPUCTL, "data", "verify", str(root / str(count)), "--json"])
-    _growth("data verify", "shards", runs, "flat")
+    _growth("data verify", "shards", runs, 0)
 
 
 def _multiply(one: Path, many: Path, count: int) -> None:
@@ -159,7 +170,7 @@ def _workers() -> None:
         )
         for command, words in commands.items():
             runs = {n: _least(on_workers(root, hosts[:n], command, *words)) for n in (64, 128, 256)}
-            _growth(command, "workers", runs, "at most 1")
+            _growth(command, "workers", runs, 1)
 
 
 def _nodes() -> None:
@@ -169,7 +180,7 @@ def _nodes() -> None:
             with _dead_nodes(count):
                 times = 1 if "--yes" in command else 3
                 runs[count] = _least([*TPUCTL, *command.split(), *words, "--json"], times)
-        _growth(command, "nodes", runs, "at most 1")
+        _growth(command, "nodes", runs, 1)
 
 
 @contextmanager
@@ -206,7 +217,7 @@ def _log() -> None:
                     file.write(LINES)
                 file.write("RuntimeError: TPU backend initialization is taking more than 60 s\n")
             runs[mib] = _run([*TPUCTL, "explain", str(log)], codes=(0, 1))
-    _growth("explain", "MiB of log", runs, "flat")
+    _growth("explain", "MiB of log", runs, 0)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tarfile
@@ -1018,6 +1019,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.child:
         run_child(options.names[0], options.seconds)
+        return 0
     FAILURES.mkdir(parents=True, exist_ok=True)
     failed, total = [], 0
     for name in options.names:
@@ -1074,8 +1076,11 @@ def run_child(name: str, seconds: int) -> None:
 
 def fuzz_blindly(name: str, target: Target, folder: Path, seconds: int) -> None:
     end, number = time.monotonic() + seconds, 0
+    # The default action of SIGALRM would end it without the input.
+    signal.signal(signal.SIGALRM, lambda number, frame: pytest.fail(f"took {LONGEST_S} s"))
     while time.monotonic() < end:
         data = damaged_input(name, number)
+        signal.alarm(LONGEST_S)
         try:
             target.check(data, folder)
         except BaseException:

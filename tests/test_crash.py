@@ -124,6 +124,33 @@ def test_the_workers_of_the_benchmarks_start(
         assert [host.startswith("me@127.9.0.") for host in hosts] == [True, True]
 
 
+@pytest.mark.parametrize(("slowest_s", "failed"), [(4.0, "none"), (16.0, "scale")])
+def test_the_benchmarks_end_with_a_summary_and_a_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    slowest_s: float,
+    failed: str,
+) -> None:
+    """Nothing has set the secret of their emulators, and a figure may be more than promised."""
+    from benchmarks import __main__, scale
+
+    for name in ("TPU_TOKEN_FILE", "TPU_ENDPOINT", "STATE_DIR"):
+        monkeypatch.setenv(f"TPUCTL_{name}", "")
+    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
+
+    def nodes() -> None:
+        with scale._dead_nodes(2):
+            scale._growth("list", "nodes", {1: (1.0, 9.0), 2: (2.0, 9.0), 4: (slowest_s, 9.0)}, 0)
+
+    for part in ("images", "shards", "workers", "log"):
+        monkeypatch.setattr(scale, f"_{part}", lambda: None)
+    monkeypatch.setattr(scale, "_nodes", nodes)
+    monkeypatch.setattr(scale, "_TOO_MUCH", [])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "scale"])
+    assert __main__.main() == int(failed != "none")
+    assert capsys.readouterr().out.splitlines()[-1] == f"1 benchmarks; failed: {failed}"
+
+
 def test_a_watch_of_some_hours_ends_with_the_right_weights_and_cost(tmp_path: Path) -> None:
     hours = 1.5
     endured = endure(tmp_path, hours=hours)

@@ -155,3 +155,13 @@ def test_the_table_of_peers_is_the_one_that_the_bench_writes(tmp_path: Path) -> 
     assert "| one | row |" in written
     assert "\n".join(side_detection.HEAD) not in written
     assert parts["reading"] in written
+
+
+def test_the_tests_of_the_attacks_are_there() -> None:
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+ \| `(test_\w+\.py)::(.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 20
+    for file, names in rows:
+        tests = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        missing = [name for name in re.findall(r"test_\w+", names) if f"def {name}(" not in tests]
+        assert missing == [], file

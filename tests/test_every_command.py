@@ -120,7 +120,7 @@ def stranger() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("has_state", [False, True], ids=["no state", "state"])
 def test_no_command_breaks_where_nothing_is_as_usual(place: Path, has_state: bool) -> None:
-    for name in ("said", "state", "new"):
+    for name in ("said", "new"):
         (place / name).mkdir()
         (place / name).chmod(0o777)
     trap = Trap(place)

@@ -2,6 +2,8 @@
 
 import json
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.fuzzing import JSON_TARGETS, TARGETS, Target, damage_json, damaged_in
 from tpuctl.errors import InvalidInputError
 from tpuctl.remote.agent.tree import read_entries
 from tpuctl.remote.agent.wire import Refusal
+from tpuctl.start_python import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -89,3 +92,13 @@ def test_a_worker_cannot_send_a_name_that_no_file_can_have(name: str) -> None:
             read_entries([row])
     # The bytes of a name that is not UTF-8 are half characters too, and are a name.
     assert read_entries([["\udc80", "f", 420, 3, 1, ""]])
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "failed"), [("time", 0, "none"), ("nonsense", 1, "nonsense")]
+)
+def test_the_fuzzer_ends_with_a_summary_and_a_code(name: str, code: int, failed: str) -> None:
+    words = [sys.executable, "-m", "tests.fuzzing", "--seconds", "1", name]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(f" inputs; failed: {failed}")

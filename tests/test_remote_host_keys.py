@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shlex
 import shutil
 import socket
 import subprocess
@@ -18,12 +19,13 @@ pytest.importorskip("asyncssh")
 from tests.test_remote_sshd import SSHD
 from tests.waiting import wait_until
 from tests.workers import IMPATIENT, new_key
-from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.errors import HostKeyError, InvalidInputError, TpuctlError
 from tpuctl.remote._known_hosts import host_key_rules
 from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.connection import Connection
 from tpuctl.remote.fleet import on_every_worker, run_async
-from tpuctl.remote.hosts import parse_hosts
+from tpuctl.remote.hosts import Host, parse_hosts
+from tpuctl.remote.shared_ssh import SharedSsh
 from tpuctl.settings import home
 
 pytestmark = pytest.mark.slow
@@ -259,23 +261,67 @@ def test_the_first_key_is_announced_with_its_fingerprint_and_only_once(
     said: list[str] = []
     for _ in range(2):
         assert connect(machine, tmp_path, said) is None
-    shown = subprocess.check_output(
-        [KEYGEN or "", "-l", "-f", machine.folder / "host.pub"], text=True
-    )
     (announced,) = said
-    assert f"ssh-ed25519 {shown.split()[1]}" in announced
+    assert f"ssh-ed25519 {fingerprint(machine, 'host')}" in announced
     assert "worker 0 ([127.0.0.1]:" in announced
 
 
+def fingerprint(machine: Machine, name: str) -> str:
+    shown = subprocess.check_output([KEYGEN or "", "-l", "-f", machine.folder / f"{name}.pub"])
+    return shown.decode().split()[1]
+
+
+@pytest.mark.parametrize("is_hashed", [False, True])
 def test_a_key_that_differs_from_our_own_record_is_refused(
-    machine: Machine, tmp_path: Path
+    machine: Machine, tmp_path: Path, is_hashed: bool
 ) -> None:
-    for other in ("other", "ecdsa"):
-        words = f"[127.0.0.1]:{machine.port} {machine.public(other)}\n"
-        (tmp_path / "ours").write_text(words)
+    """The system's ssh adds to that record too, in Debian with hashed names."""
+    record = tmp_path / "ours"
+    for known in ("other", "ecdsa", "host"):
+        record.write_text(f"[127.0.0.1]:{machine.port} {machine.public(known)}\n")
+        if is_hashed:
+            subprocess.run([KEYGEN or "", "-q", "-H", "-f", record], capture_output=True)
         refusal = connect(machine, tmp_path)
+        if known == "host":
+            assert refusal is None
+            continue
         assert refusal
         assert refusal.code == "host_key_changed"
+        for part in ("[127.0.0.1]:", fingerprint(machine, known), fingerprint(machine, "host")):
+            assert part in str(refusal)
+        subprocess.run(shlex.split(str(refusal.hint).partition(": ")[2]), check=True)
+        assert "127.0.0.1" not in record.read_text()
+        assert connect(machine, tmp_path) is None
+
+
+def test_a_key_that_differs_from_the_users_record_is_refused_with_both_fingerprints(
+    machine: Machine, tmp_path: Path
+) -> None:
+    ssh = home() / ".ssh"
+    ssh.mkdir(mode=0o700)
+    (ssh / "known_hosts2").write_text(f"[127.0.0.1]:{machine.port} {machine.public('other')}\n")
+    refusal = connect(machine, tmp_path)
+    assert refusal
+    for part in ("[127.0.0.1]:", fingerprint(machine, "other"), fingerprint(machine, "host")):
+        assert part in str(refusal)
+    subprocess.run(shlex.split(str(refusal.hint).partition(": ")[2]), check=True)
+    assert connect(machine, tmp_path) is None
+
+
+def test_a_shared_connection_refuses_another_key(machine: Machine, tmp_path: Path) -> None:
+    """As on Colab: the system's ssh notices, through a proxy command."""
+    (tmp_path / "known").write_text(f"colab.m {machine.public('other')}\n")
+    proxy = (SSHD or "", "-i", "-f", str(machine.folder / "sshd_config"))
+    key = machine.folder / "key"
+    shared = SharedSsh("colab.m", proxy, key, tmp_path / "known", tmp_path / "errors")
+    host = Host(0, "m", pwd.getpwuid(os.getuid()).pw_name, key_alias="colab.m")
+    with pytest.raises(HostKeyError) as refusal:
+        shared.start(host)
+    for part in ("worker 0 (m)", fingerprint(machine, "other"), fingerprint(machine, "host")):
+        assert part in str(refusal.value)
+    subprocess.run(shlex.split(str(refusal.value.hint).partition(": ")[2]), check=True)
+    shared.start(host)
+    shared.stop(host)
 
 
 def test_without_an_ssh_program_a_configuration_means_known_keys_only(

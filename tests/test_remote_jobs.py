@@ -342,3 +342,29 @@ def test_a_job_that_is_just_being_started_is_running_not_lost(
     written["starter"][1] = int(ended.stdout)
     (place / "job.json").write_text(json.dumps(written))
     assert agent_jobs._state(str(place))["state"] == "lost"
+
+
+@pytest.mark.parametrize("part", [".tpuctl", ".tpuctl/jobs"])
+@pytest.mark.parametrize("kind", ["writable", "another user's", "link"])
+def test_jobs_that_another_user_may_have_planted_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, kind: str
+) -> None:
+    if kind == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    planted = tmp_path / ".tpuctl" / "jobs" / "j"
+    planted.mkdir(parents=True)
+    (planted / "job.json").write_text('{"job": "j", "started_s": 1.0}')
+    assert agent_jobs._all_jobs() == ["j"]
+    if kind == "writable":
+        (tmp_path / part).chmod(0o777)
+    elif kind == "link":
+        (tmp_path / part).rename(tmp_path / "elsewhere")
+        (tmp_path / part).symlink_to(tmp_path / "elsewhere")
+    else:
+        os.chown(tmp_path / part, 4711, -1)
+    request = {"job": "new", "argv": ["true"], "folder": None, "log_bytes": 0}
+    for use in (agent_jobs._all_jobs, lambda: agent_jobs._make_folder(request)):
+        with pytest.raises(Refusal, match="not a folder that only you can write to"):
+            use()
+    assert not (planted.parent / "new").exists()

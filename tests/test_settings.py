@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tpuctl.errors import InvalidInputError
-from tpuctl.settings import KEYS, Settings, load_settings, state_dir
+from tpuctl.settings import KEYS, Settings, cache_dir, home, load_settings, state_dir
 
 
 def source_of(name: str, **places: object) -> tuple[str | None, str]:
@@ -259,3 +259,120 @@ def test_the_users_own_group_may_write_but_no_other(tmp_path: Path) -> None:
         pytest.skip("only root can give a file to another group")
     os.chown(file, -1, OTHER_USER)
     assert read(tmp_path)["zone"] is None
+
+
+def by_link_to(file: Path, _: int) -> None:
+    file.rename(file.parent / f"{file.name}-elsewhere")
+    file.symlink_to(file.parent / f"{file.name}-elsewhere")
+
+
+def by_second_name(file: Path, _: int) -> None:
+    os.link(file, file.parents[2] / "second")
+
+
+PLANTED = [
+    ("", by_mode, 0o777, "other users may write to"),
+    ("", by_mode, 0o1777, "other users may write to"),
+    ("", by_owner, OTHER_USER, "belongs to another user"),
+    ("", by_link_to, 0, "is a symbolic link"),
+    ("creates", by_owner, OTHER_USER, "belongs to another user"),
+    ("creates", by_link_to, 0, "is a symbolic link"),
+    ("ssh", by_mode, 0o777, "other users may write to"),
+    ("known_hosts", by_owner, OTHER_USER, "belongs to another user"),
+    ("known_hosts", by_link_to, 0, "is a symbolic link"),
+    ("ssh/id_tpuctl", by_owner, OTHER_USER, "belongs to another user"),
+    ("ssh/id_tpuctl", by_second_name, 0, "another name elsewhere"),
+    ("emulator/token", by_mode, 0o666, "other users may write to"),
+    ("creates/planted.json", by_owner, OTHER_USER, "belongs to another user"),
+    ("colab/t1.json", by_owner, OTHER_USER, "belongs to another user"),
+]
+READERS = [
+    "run --host me@127.0.0.1:1 -- true", "cp --host me@127.0.0.1:1 missing :x", "list",
+    "ssh --host me@127.0.0.1:1", "top --host me@127.0.0.1:1 --once", "free --host me@127.0.0.1:1",
+    "logs --host me@127.0.0.1:1", "stop --host me@127.0.0.1:1", "show t1", "gc",
+    "wait t1 --for gone",
+    "create t1 --type v5e-8 --zone us-west4-a --yes", "delete t1 --yes", "watch t1 -- true",
+    "launch train.py --on t1", "data serve --host me@127.0.0.1:1", "emulator start --detach",
+    "emulator status", "emulator stop",
+]  # fmt: skip
+
+
+def state_of_every_kind(folder: Path) -> Path:
+    names = ("known_hosts", "ssh/id_tpuctl", "emulator/token", "creates/planted.json")
+    for name in (*names, "colab/t1.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("find", [state_dir, cache_dir])
+@pytest.mark.parametrize(("name", "spoil", "how", "reason"), PLANTED)
+def test_a_folder_in_which_another_user_may_have_put_something_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find, name, spoil, how, reason
+) -> None:
+    if how == OTHER_USER and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    folder = state_of_every_kind(tmp_path / "place")
+    variable = f"TPUCTL_{find.__name__.upper()}"
+    monkeypatch.setenv(variable, str(folder))
+    assert find() == folder
+    spoil(folder / name, how)
+    for text in (str(folder), f"{folder}/", f"{folder}/."):
+        monkeypatch.setenv(variable, text)
+        with pytest.raises(InvalidInputError, match=reason) as refusal:
+            find()
+        assert str(folder / name) in str(refusal.value)
+        assert variable in f"{refusal.value} {refusal.value.hint}"
+
+
+def test_what_others_cannot_reach_may_have_any_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With umask 000, say; one that is not there yet is no reason to refuse either."""
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "place"))
+    assert state_dir() == tmp_path / "place"
+    folder = state_of_every_kind(tmp_path / "place")
+    (folder / "ssh").chmod(0o777)
+    folder.chmod(0o700)
+    assert state_dir() == folder
+
+
+@pytest.mark.parametrize("words", READERS)
+def test_every_command_refuses_a_planted_state_folder(
+    tmp_path: Path, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """The attack: a folder with a key, host keys, a journal and a secret; others can write."""
+    folder = state_of_every_kind(tmp_path / "place")
+    folder.chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    before = {path: path.stat() for path in folder.rglob("*")}
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(folder))
+    monkeypatch.setenv("TPUCTL_PROJECT", "p")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", "127.0.0.1:1")
+    refused = tpuctl(*words.split())
+    assert refused.exit_code != 0
+    assert f"Could not use {folder} (state_dir, from TPUCTL_STATE_DIR)" in " ".join(
+        refused.stderr.split()
+    )
+    assert {path: path.stat() for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("find", [state_dir, cache_dir])
+def test_no_folder_of_a_repository_is_taken_for_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find
+) -> None:
+    """The attack: a repository with a folder called ~ and one for each relative path."""
+    monkeypatch.chdir(tmp_path)
+    variable = f"TPUCTL_{find.__name__.upper()}"
+    for name in ("~/mine", "mine"):
+        state_of_every_kind(tmp_path / name)
+    monkeypatch.setenv(variable, "~/mine")
+    assert find() == home() / "mine"
+    monkeypatch.setenv(variable, "mine")
+    with pytest.raises(InvalidInputError, match="not an absolute path"):
+        find()
+    monkeypatch.delenv(variable)
+    for place in ("STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{place}_HOME", "mine")
+    assert find().is_relative_to(home())

@@ -11,6 +11,7 @@ used where another user could have written it.
 import errno
 import getpass
 import os
+import re
 import shlex
 import stat
 import sys
@@ -131,17 +132,23 @@ def user_name() -> str | None:
 
 def user_config_dir(env: Mapping[str, str]) -> Path:
     """Folder of the user's configuration (XDG base directories)."""
-    return Path(env.get("XDG_CONFIG_HOME") or home() / ".config") / "tpuctl"
+    return _base_folder(env, "XDG_CONFIG_HOME", ".config")
 
 
 def default_cache_dir(env: Mapping[str, str]) -> Path:
     """Folder for files that can be recreated (XDG base directories)."""
-    return Path(env.get("XDG_CACHE_HOME") or home() / ".cache") / "tpuctl"
+    return _base_folder(env, "XDG_CACHE_HOME", ".cache")
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
     """Folder for files that must not be lost (XDG base directories)."""
-    return Path(env.get("XDG_STATE_HOME") or home() / ".local" / "state") / "tpuctl"
+    return _base_folder(env, "XDG_STATE_HOME", ".local/state")
+
+
+def _base_folder(env: Mapping[str, str], variable: str, default: str) -> Path:
+    # The specification wants relative paths to be ignored.
+    named = Path(env.get(variable, ""))
+    return (named if named.is_absolute() else home() / default) / "tpuctl"
 
 
 on_ignored: Callable[[str], None] = warnings.warn
@@ -182,13 +189,58 @@ def load_settings(
 
 
 def cache_dir() -> Path:
-    """Return the folder for files that can be recreated."""
-    return Path(load_settings()["cache_dir"] or "")
+    """Return the folder for files that can be recreated; raises InvalidInputError as below."""
+    return _own_folder("cache_dir")
 
 
 def state_dir() -> Path:
-    """Return the folder for files that must not be lost."""
-    return Path(load_settings()["state_dir"] or "")
+    """Return the folder for files that must not be lost.
+
+    Raises InvalidInputError if another user could have put something into it.
+    """
+    return _own_folder("state_dir")
+
+
+def _own_folder(name: str) -> Path:
+    settings = load_settings()
+    # Without a shell, as in a file, a tilde would be a folder in the current one.
+    folder = re.sub("^~(?=/|$)", lambda _: str(home()), settings[name] or "")
+    # The status of a link with a slash at its end is that of its target.
+    folder = os.path.normpath(folder)
+    try:
+        is_absolute = os.path.isabs(folder)
+        reason = _why_planted(folder, levels=2) if is_absolute else "it is not an absolute path."
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}."
+    if reason:
+        raise InvalidInputError(
+            f"Could not use {folder} ({name}, from {settings.source_of(name)}): {reason}",
+            hint="Others may have put files there: look at them before you change that, or use "
+            f"another folder: export TPUCTL_{name.upper()}=/FOLDER",
+        )
+    return Path(folder)
+
+
+def _why_planted(path: str, levels: int, *, is_open: bool = True) -> str | None:
+    """Return why another user could have put a file, or one that many levels below it, there.
+
+    tpuctl makes neither links nor second names; `is_open` says that others reach the path.
+    """
+    try:
+        seen = os.lstat(path)
+        if stat.S_ISLNK(seen.st_mode):
+            return f"{path} is a symbolic link."
+        if stat.S_ISREG(seen.st_mode) and seen.st_nlink > 1:
+            return f"{path} has another name elsewhere (a hard link)."
+        reason = _why_untrusted(seen, path, is_open=is_open)
+        if reason or not levels or not stat.S_ISDIR(seen.st_mode):
+            return reason
+        is_open = is_open and bool(seen.st_mode & 0o011)
+        below = (os.path.join(path, name) for name in os.listdir(path))
+        reasons = (_why_planted(each, levels - 1, is_open=is_open) for each in below)
+        return next(filter(None, reasons), None)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _resolve(
@@ -244,9 +296,10 @@ def _read_trusted(
         try:
             file = os.open(place.name, _FILE_FLAGS, dir_fd=folder)
             with open(file, "rb") as opened:
-                reason = _why_untrusted(os.fstat(file), place, stat.S_ISREG) or _why_untrusted(
-                    os.fstat(folder), place.parent, stat.S_ISDIR
-                )
+                is_file = stat.S_ISREG(os.fstat(file).st_mode)
+                reason = None if is_file else "it is not a regular file."
+                reason = reason or _why_untrusted(os.fstat(file), str(place))
+                reason = reason or _why_untrusted(os.fstat(folder), str(place.parent))
                 content = b"" if reason else opened.read(_MAX_FILE_BYTES + 1)
         finally:
             os.close(folder)
@@ -265,18 +318,17 @@ def _read_trusted(
     return _parse(path, content)
 
 
-def _why_untrusted(
-    seen: os.stat_result, place: Path, is_expected: Callable[[int], bool]
-) -> str | None:
-    """Return why another user could have written a file or a folder; None if none could."""
-    if not is_expected(seen.st_mode):
-        return "it is not a regular file."
+def _why_untrusted(seen: os.stat_result, place: str, *, is_open: bool = True) -> str | None:
+    """Return why another user could have written a file or a folder; None if none could.
+
+    The mode of one that others cannot reach, because it is not `is_open`, does not count.
+    """
     if seen.st_uid not in (os.geteuid(), 0):
         return f"{place} belongs to another user (uid {seen.st_uid})."
     # Where every user has a group of its own, files are often writable for it.
     others = stat.S_IWOTH if seen.st_gid == os.getegid() else stat.S_IWGRP | stat.S_IWOTH
-    if seen.st_mode & others:
-        return f"other users may write to {place}. To use it: chmod go-w {shlex.quote(str(place))}"
+    if is_open and seen.st_mode & others:
+        return f"other users may write to {place}. To use it: chmod go-w {shlex.quote(place)}"
     return None
 
 

@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tpuctl.errors import TpuctlError
 from tpuctl.settings import state_dir
 
 # What may be a word of a command line without quotes.
@@ -69,8 +71,11 @@ def offer(parameter: Any) -> None:
 
 
 def _records(*folders: str) -> Iterator[dict[str, Any]]:
-    for folder in folders:
-        for path in sorted((state_dir() / folder).glob("*.json")):
+    with suppress(TpuctlError):
+        state = state_dir()
+        for path in (
+            path for folder in folders for path in sorted((state / folder).glob("*.json"))
+        ):
             if isinstance(document := _read(path), dict):
                 yield document
 

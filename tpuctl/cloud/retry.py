@@ -199,7 +199,7 @@ def repeated(timer: Timer, action: Callable[[], T], *, after_lost_reply: bool = 
             most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
             bound_s = min(policy.first_wait_s * 2.0**failures, policy.longest_wait_s)
             asked_s = getattr(error, "retry_after_s", None)
-            wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311
+            wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311 (jitter)
             is_over = timer.elapsed_s() - began_s + wait_s > most_s
             if is_over or not (after_lost_reply or is_limit):
                 raise

@@ -20,7 +20,7 @@ from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.compile.models import Compilation, CompileRequest
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import cache_dir
-from tpuctl.storage.local import remove_stale_parts, write_atomically
+from tpuctl.storage.local import ensure_folder, remove_stale_parts, write_atomically
 from tpuctl.units import MIB
 
 SCHEMA = "tpuctl.compilation/1"
@@ -92,7 +92,7 @@ def open_cache() -> Cache:
 def _write(path: Path, document: Any) -> None:
     """Write a file of the cache, which is never worth an error, and delete the oldest ones."""
     with contextlib.suppress(OSError, TpuctlError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ensure_folder(path.parent, private=True)
         remove_stale_parts(path.parent)
         write_atomically(path, json.dumps(document).encode())
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)

@@ -53,7 +53,7 @@ def local_copy(dst: str | Path, *, on_progress: OnProgress) -> Iterator[Path]:
         return
     storage = open_storage(address)
     data_set = load_from(storage)
-    ensure_folder(cache_dir())
+    ensure_folder(cache_dir(), private=True)
     _check_space(cache_dir(), address, data_set.bytes)
     with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="data-set-") as folder:
         names = [manifest.MANIFEST, QUARANTINE, *(shard.name for shard in data_set.shards)]
@@ -160,7 +160,7 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
     data_set = load_from(storage)
     text = manifest.to_text(data_set.document).encode()
     root = cache_dir() / "copies"
-    ensure_folder(root)
+    ensure_folder(root, private=True)
     if dst is None:
         digest = hashlib.sha256(address.encode() + b"\n" + text).hexdigest()[:16]
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", address.rpartition("/")[2]).lstrip(".")

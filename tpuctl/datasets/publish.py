@@ -281,12 +281,13 @@ def open_target(address: str, staging: str, *, shared: bool) -> Target:
 
     Otherwise it is in the cache folder, under a name that only the same `staging` gives again.
     """
-    if not shared and not bucket_of(address):
+    is_here = not shared and not bucket_of(address)
+    if is_here:
         work = Path(address) / WORK
     else:
         digest = hashlib.sha256(staging.encode()).hexdigest()[:16]
         work = cache_dir() / "presize" / digest
-    return Target(open_storage(address), Work(work), shared)
+    return Target(open_storage(address), Work(work, private=not is_here), shared)
 
 
 def note_of(job: str) -> str:

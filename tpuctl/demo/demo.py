@@ -151,7 +151,7 @@ def assemble_photographs(
     """
     pictures = list_pictures(per_subject)
     folder = cache_dir() / "demo" / f"photographs-{VERSION}-{len(pictures)}"
-    ensure_folder(folder)
+    ensure_folder(folder, private=True)
     try:
         from tpuctl.demo._photographs import make_photographs
     except ModuleNotFoundError as error:

@@ -34,7 +34,7 @@ HOSTS = "/etc/hosts"
 """The file with the names of machines."""
 
 # What each worker has of its own.
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 # nosec B108
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (replaced)  # nosec B108
 _PYTHON = (sys.prefix, sys.base_prefix, ROOT)
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     # With that, the kernel itself takes care of processes whose parents have ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     os.closerange(0, 3)
-    os.execvp("sleep", ["sleep", "1000000000"])  # noqa: S606, S607
+    os.execvp("sleep", ["sleep", "1000000000"])  # noqa: S606, S607 (its own PATH)
 
 
 def _private(home: str, needed: Sequence[str]) -> Iterator[str]:

@@ -119,9 +119,7 @@ class EmulatorFolder:
 
     def claim(self) -> None:
         """Make the folder for this user alone; raises WriteError."""
-        ensure_folder(self.folder)
-        with translated_write_errors(self.folder):
-            self.folder.chmod(0o700)
+        ensure_folder(self.folder, private=True)
 
     def secret(self, *, fresh: bool) -> str:
         """Return what clients have to send: that of the last run unless `fresh`."""

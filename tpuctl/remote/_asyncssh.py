@@ -20,7 +20,7 @@ from tpuctl.errors import (
 )
 from tpuctl.remote._known_hosts import HostKeyRules, host_key_rules, jump_hosts, public_line
 from tpuctl.remote._private_keys import PrivateKeys, asyncssh, load_keys
-from tpuctl.remote.access import Access, HostKeys, host_key_changed
+from tpuctl.remote.access import Access, HostKeys, fingerprint
 from tpuctl.remote.connection import STDERR_BYTES, Connect, connection_lost
 from tpuctl.remote.hosts import Host
 from tpuctl.settings import home, user_name
@@ -61,13 +61,9 @@ class _Client(asyncssh.SSHClient):
             if self._rules and self._rules.knows(self._host, key, addr):
                 return True
             if known is None:
-                self._host_keys.remember(self._host, shown, key.get_fingerprint())
+                self._host_keys.remember(self._host, shown)
             elif known != shown:
-                keys = self._host_keys
-                published = keys.is_published(self._host)
-                self.refusal = host_key_changed(
-                    self._host, known, shown, keys.path, is_published=published
-                )
+                self.refusal = self._host_keys.changed(self._host, fingerprint(shown))
         except TpuctlError as error:
             self.refusal = error
         return self.refusal is None

@@ -15,7 +15,7 @@ from typing import Any
 
 from tpuctl.errors import HostKeyError
 from tpuctl.remote._private_keys import asyncssh
-from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS
+from tpuctl.remote.access import SYSTEM_KNOWN_HOSTS, fingerprint
 from tpuctl.remote.hosts import SSH_PORT, Host, parse_hosts
 from tpuctl.settings import home
 
@@ -61,13 +61,12 @@ class HostKeyRules:
         if self._is_revoked(key):
             raise _refused(host, key, "its host key is revoked", "Do not connect to it.")
         if keys and not is_known:
-            raise _refused(host, key, "known_hosts has other host keys for it", self._remove_hint())
+            raise _refused(host, key, _others("it", keys), self._remove_hint())
         is_remote = address and not address.startswith("127.") and address != "::1"
         if self.checks_address and is_remote and self.strict in (*_STRICT, _ASK):
             place = self.names[0].replace(self.names[-1], address, 1)
             if (others := self.find(place)[0]) and not _is_among(key, others):
-                raise _refused(host, key, f"known_hosts has other host keys for {address}",
-                               self._remove_hint(place))  # fmt: skip
+                raise _refused(host, key, _others(address, others), self._remove_hint(place))
         if not is_known and (self.strict in _STRICT or (authorities and self.strict == _ASK)):
             why = "your ssh configuration accepts only known host keys (StrictHostKeyChecking)"
             if self.strict not in _STRICT:
@@ -93,7 +92,9 @@ class HostKeyRules:
         return asked.returncode != 0
 
     def _remove_hint(self, name: str | None = None) -> str:
-        remove = f"ssh-keygen -R '{name or self.names[0]}' -f '{self.files[0]}'"
+        name = name or self.names[0]
+        file = next(each for each in self.files if _load(each).match(name.lower(), "", None)[0])
+        remove = f"ssh-keygen -R '{name}' -f '{file}'"
         return f"If you know that the change is legitimate, remove the old keys: {remove}"
 
 
@@ -203,8 +204,11 @@ def _is_among(key: Any, keys: Iterable[Any]) -> bool:
     return any(key.public_data == each.public_data for each in keys)
 
 
+def _others(name: str, keys: Iterable[Any]) -> str:
+    known = sorted({fingerprint(public_line(key)) for key in keys})
+    return f"known_hosts has {' and '.join(known)} for {name}, not the key that it shows"
+
+
 def _refused(host: Host, key: Any, why: str, hint: str) -> HostKeyError:
-    kind = key.get_algorithm()
-    return HostKeyError(
-        f"{host.label} is not trusted: {why} ({kind} {key.get_fingerprint()}).", hint=hint
-    )
+    shown = fingerprint(public_line(key))
+    return HostKeyError(f"{host.label} is not trusted: {why} ({shown}).", hint=hint)

@@ -8,18 +8,23 @@ before the first connection.
 
 import base64
 import binascii
+import hashlib
+import hmac
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.models import Node
 from tpuctl.errors import HostKeyError, TpuctlError
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, worker_alias
-from tpuctl.remote.shared_ssh import SharedSsh
 from tpuctl.storage.local import LOCK_FLAGS, append_line, ensure_folder, locked
+
+if TYPE_CHECKING:
+    from tpuctl.remote.shared_ssh import SharedSsh
 
 SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 
@@ -38,19 +43,26 @@ class HostKeys:
 
     def find(self, host: Host) -> str | None:
         """Return the known type and key of a worker, or None for a new one."""
-        known = self._read().get(_name_of(host))
-        return " ".join(known.split()[:2]) if known else None
+        return " ".join(self._entry(host).split()[:2]) or None
 
-    def is_published(self, host: Host) -> bool:
-        """Whether the known key was published by the TPU rather than shown by the worker."""
-        return self._read().get(_name_of(host), "").endswith(_PUBLISHED)
-
-    def remember(self, host: Host, key: str, fingerprint: str) -> None:
+    def remember(self, host: Host, key: str) -> None:
         """Save a worker's first key; raises HostKeyError if a different one was saved since."""
         self._add([(host, key)])
         if (known := self.find(host)) and known != key:
-            raise host_key_changed(host, known, key, self.path)
-        self._new.append((host, f"{key.split()[0]} {fingerprint}"))
+            raise self.changed(host, fingerprint(key))
+        self._new.append((host, fingerprint(key)))
+
+    def changed(self, host: Host, shown: str) -> HostKeyError:
+        """Make the error for a worker whose key, of which this is the fingerprint, is not known."""
+        is_published = self._entry(host).endswith(_PUBLISHED)
+        return HostKeyError(
+            f"{host.label} shows a different host key than "
+            f"{'its TPU publishes' if is_published else 'before'}: {shown}, not "
+            f"{fingerprint(self.find(host) or '')}. Either it was reinstalled, or another machine "
+            "answers in its place.",
+            hint="If you know that the change is legitimate, remove the old key: "
+            f"ssh-keygen -R '{_name_of(host)}' -f '{self.path}'",
+        )
 
     def describe_new(self) -> str | None:
         """Describe the first keys that were saved since the last call, for the user to compare."""
@@ -69,43 +81,48 @@ class HostKeys:
         ensure_folder(self.path.parent, private=True)
         lock, busy = self.path.with_suffix(".lock"), f"Another process is writing {self.path}."
         with locked(lock, wait_s=_LOCK_WAIT_S, busy=busy):
-            known = self._read()
             # A file that exists keeps its mode, so it is created here and made private.
             os.close(os.open(self.path, LOCK_FLAGS, 0o600))
             self.path.chmod(0o600)
             for host, line in lines:
-                if _name_of(host) not in known:
+                if not self._entry(host):
                     append_line(self.path, f"{_name_of(host)} {line}", private=True)
 
-    def _read(self) -> dict[str, str]:
+    def _entry(self, host: Host) -> str:
+        """Return the first entry of a worker, without its name; empty for a new one."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
-            return {}
+            return ""
         lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
-        return {words[0]: " ".join(words[1:4]) for words in lines if len(words) >= 3}
+        named = (words for words in lines if len(words) >= 3 and _is_named(words[0], host))
+        return " ".join(next(named, [])[1:4])
+
+
+def _is_named(name: str, host: Host) -> bool:
+    """Whether a name in known_hosts is that of a worker; `tpuctl ssh` may have hashed it."""
+    wanted = _name_of(host).lower()
+    if not name.startswith("|1|"):
+        return name.lower() == wanted
+    try:
+        salt, digest = (base64.b64decode(part) for part in name[3:].split("|"))
+    except ValueError:
+        return False
+    return hmac.digest(salt, wanted.encode(), "sha1") == digest
 
 
 def _name_of(host: Host) -> str:
     return host.key_alias or host.place
 
 
-def host_key_changed(
-    host: Host, known: str, shown: str, path: Path, *, is_published: bool = False
-) -> HostKeyError:
-    """Make the error for a key that is not the known one."""
-    known_from = "its TPU publishes" if is_published else "before"
-    return HostKeyError(
-        f"{host.label} shows a different host key than {known_from}: {_short(shown)}, not "
-        f"{_short(known)}. Either it was reinstalled, or another machine answers in its place.",
-        hint="If you know that the change is legitimate, remove the old key: "
-        f"ssh-keygen -R '{_name_of(host)}' -f '{path}'",
-    )
-
-
-def _short(key: str) -> str:
+def fingerprint(key: str) -> str:
+    """Return the type and the fingerprint of a key's type and data, as ssh-keygen shows them."""
     kind, _, data = key.partition(" ")
-    return f"{kind} …{data[-12:]}"
+    try:
+        digest = hashlib.sha256(base64.b64decode(data)).digest()
+    except binascii.Error:
+        return f"{kind} (damaged)"
+    return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +139,7 @@ class Access:
     login_hint: str | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     on_warning: Callable[[str], None] = lambda text: None
-    shared: SharedSsh | None = None
+    shared: "SharedSsh | None" = None
 
 
 def learn_host_keys(api: TpuApi, node: Node, host_keys: HostKeys) -> None:

@@ -8,6 +8,7 @@ itself a while after the last one.
 import asyncio
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -25,6 +26,7 @@ from tpuctl.errors import (
     WorkerError,
     WorkerUnreachableError,
 )
+from tpuctl.remote.access import HostKeys
 from tpuctl.remote.connection import Channel, Connect, Connection, LocalConnection
 from tpuctl.remote.hosts import Host
 from tpuctl.start_python import absolute_entries, child_environment
@@ -132,6 +134,9 @@ class SharedSsh:
                 if kind.code == code:
                     return kind(text)
             return WorkerError(text)
+        if "Host key verification failed" in stderr:
+            shown = re.search(r"SHA256:[\w+/]+", stderr)
+            return HostKeys(self.known_hosts).changed(host, shown[0] if shown else "another")
         last = stderr.splitlines()[-1] if stderr else "no error message"
         kind = WorkerAuthError if "Permission denied" in last else WorkerUnreachableError
         return kind(f"Could not connect to {host.label}: {last}", hint="Run the command again.")

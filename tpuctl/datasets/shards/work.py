@@ -14,14 +14,20 @@ from pathlib import Path
 from tpuctl.codec import from_plain, open_regular, to_plain
 from tpuctl.datasets.manifest import FinishedShard
 from tpuctl.datasets.quarantine import parse_lines
-from tpuctl.storage.local import append_line, translated_write_errors, write_atomically
+from tpuctl.storage.local import (
+    append_line,
+    ensure_folder,
+    translated_write_errors,
+    write_atomically,
+)
 
 
 @dataclass(frozen=True)
 class Work:
-    """The hidden folder with what is not finished yet."""
+    """The hidden folder with what is not finished yet; a `private` one has private parents."""
 
     folder: Path
+    private: bool = False
 
     @property
     def lock(self) -> Path:
@@ -55,6 +61,8 @@ class Work:
         with translated_write_errors(self.folder):
             if self.folder.is_symlink():
                 raise OSError("it is a link; what it leads to is not ours")
+            if self.private:
+                ensure_folder(self.folder.parent, private=True)
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.folder.is_symlink():
                 raise OSError(errno.ELOOP, "it is a symbolic link")

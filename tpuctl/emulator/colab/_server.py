@@ -30,8 +30,8 @@ from tpuctl.emulator.service import SCALE_HEADER, TIME_HEADER
 from tpuctl.storage.local import ensure_folder, write_atomically
 
 DOMAIN = "colab.research.google.com"
-_TOKEN_HEADER = "X-Colab-Runtime-Proxy-Token"  # noqa: S105 (a header's name)
-_TOKEN_QUERY = "colab-runtime-proxy-token"  # noqa: S105
+_TOKEN_HEADER = "X-Colab-Runtime-Proxy-Token"  # noqa: S105 (a name) (a header's name)
+_TOKEN_QUERY = "colab-runtime-proxy-token"  # noqa: S105 (a name)
 _PROXY = re.compile(r"^/rt/[^/]+")
 _MOST_BYTES = 200 << 20
 _SSH_KINDS = ("ssh-ed25519", "ecdsa-sha2-")

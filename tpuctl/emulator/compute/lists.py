@@ -95,7 +95,7 @@ def _one(tokens: list[str]) -> Test:
     if token in ("NOT", "-"):
         inner = _one(tokens)
         return lambda shown: not inner(shown)
-    if token == "(":  # noqa: S105
+    if token == "(":  # noqa: S105 (of a grammar)
         inner = _any_of(tokens)
         if tokens.pop(0) != ")":
             raise IndexError

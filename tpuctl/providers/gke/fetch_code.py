@@ -56,5 +56,5 @@ def _login() -> dict[str, str]:
 
 def _read(address: str, headers: dict[str, str]) -> bytes:
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 (https or metadata)
-    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310  # nosec B310
+    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 (https)  # nosec B310
         return bytes(reply.read())

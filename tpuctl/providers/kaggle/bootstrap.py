@@ -66,7 +66,7 @@ def _run(working: str, limit_s: float) -> tuple[int, str]:
     # Kaggle sets these to what libtpu, JAX or torch_xla reject, or wait for in vain.
     bad = {"TPU_WORKER_HOSTNAMES": " ", "TPU_WORKER_ADDRS": " ", "TPU_PROCESS_ADDRESSES": "local"}
     env = {name: text for name, text in os.environ.items() if bad.get(name, "\0") not in text}
-    child = subprocess.Popen(command, cwd=working, env=env, start_new_session=True)  # noqa: S603
+    child = subprocess.Popen(command, cwd=working, env=env, start_new_session=True)  # noqa: S603 (ours)
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(child.pid, signal.SIGTERM))
     why = ""
     try:
@@ -170,7 +170,7 @@ def _digest(path: str) -> str:
 
 def _is_online(address: str) -> bool:
     try:
-        urllib.request.urlopen(address, timeout=_NET_TIMEOUT_S).close()  # noqa: S310  # nosec B310
+        urllib.request.urlopen(address, timeout=_NET_TIMEOUT_S).close()  # noqa: S310 (fixed)  # nosec B310
     except OSError as error:
         return hasattr(error, "code")
     return True

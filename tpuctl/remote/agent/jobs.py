@@ -12,7 +12,9 @@ import os
 import re
 import select
 import signal
+import stat
 import time
+from contextlib import suppress
 
 from tpuctl.remote.agent import process
 from tpuctl.remote.agent.joblog import LogLimit, is_too_large, read_from, tail_offset
@@ -233,7 +235,20 @@ def _make_folder(request: dict[str, Any]) -> str:
 def _folder_of(job: str) -> str:
     if not NAME.fullmatch(job):
         raise Refusal("no_job", f"{job!r} is not a valid job name")
-    return os.path.join(os.path.expanduser(_FOLDER), job)
+    return os.path.join(_all_folder(), job)
+
+
+def _all_folder() -> str:
+    """Return the folder of all jobs, unless another user could have put jobs there."""
+    folder = os.path.expanduser(_FOLDER)
+    for each in (os.path.dirname(folder), folder):
+        with suppress(FileNotFoundError):
+            seen = os.lstat(each)
+            others = 0o002 if seen.st_gid == os.getegid() else 0o022
+            is_ours = seen.st_uid in (os.geteuid(), 0) and not seen.st_mode & others
+            if not stat.S_ISDIR(seen.st_mode) or not is_ours:
+                raise Refusal("worker_failed", f"{each} is not a folder that only you can write to")
+    return folder
 
 
 def _find(job: str | None) -> str:
@@ -251,7 +266,7 @@ def _find(job: str | None) -> str:
 def _all_jobs() -> list[str]:
     """List the jobs, oldest first."""
     try:
-        names = os.listdir(os.path.expanduser(_FOLDER))
+        names = os.listdir(_all_folder())
     except FileNotFoundError:
         return []
     started = [(_request_of(name).get("started_s"), name) for name in names if NAME.fullmatch(name)]
