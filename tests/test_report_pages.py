@@ -151,6 +151,9 @@ def test_a_phone_shows_the_whole_page_and_paper_every_table(
 ) -> None:
     shown(browser, pages[name], 390)
     assert browser.evaluate("document.documentElement.scrollWidth") == 390
+    if name == "profile":
+        table = "document.querySelector('[aria-label^=Stages]')"
+        assert browser.evaluate(f"{table}.scrollWidth <= {table}.clientWidth")
     texts = "[...document.querySelectorAll('svg text, svg span')].filter((one) => one.textContent)"
     assert browser.evaluate(f"{texts}.every((one) => one.getBoundingClientRect().right <= 391)")
     thick = "[...document.querySelectorAll('.ct-bar')].map((bar) => getComputedStyle(bar))"
@@ -187,6 +190,14 @@ def test_bars_are_on_one_scale_from_zero(browser: Page, pages: dict[str, Path]) 
     )
     totals = [f"{html.short(sum(row.values()))} ms" for row in rows.values()]
     assert sorted(told) == sorted(totals)
+    inside = "[...document.querySelectorAll('.chart .inside')].map((t) => t.textContent + ' ms')"
+    assert set(browser.evaluate(inside)).isdisjoint(totals), "a bar says the same twice"
+
+
+def test_a_legend_has_whole_names(pages: dict[str, Path]) -> None:
+    legend = re.search("<ul class=legend>.*?</ul>", pages["bench-compare"].read_text())
+    assert legend
+    assert "colab, TPU v5e, 2026-11-22: GPU, tensorflow default" in legend[0]
 
 
 @pytest.mark.browser

@@ -162,7 +162,7 @@ def chart(
     styles = ["c2" if hot and n == hot else "c1" if not at else f"c{min(next(colours), _COLOURS)}"
               for at, n in enumerate(series)]  # fmt: skip
     parts = [
-        {"name": _shortened(without_folders(name)), "className": style, "data": list(values)}
+        {"name": without_folders(name), "className": style, "data": list(values)}
         for style, (name, values) in zip(styles, series.items(), strict=True)
     ]
     given = json.dumps({"line": line, "labels": shown, "series": parts, "unit": unit})
