@@ -16,8 +16,11 @@ from tests.browser import Page, chromium
 from tests.pipeline_cases import measurement, profile, starving
 from tests.report_cases import cases, set_screen
 from tests.waiting import wait_until
+from tpuctl.demo.demo import Day
+from tpuctl.profiling.compare import diff
 from tpuctl.reporters import html
 from tpuctl.reporters.pages import page
+from tpuctl.reporters.practice import demo_page
 from tpuctl.reporters.profile_html import batch_times
 
 NAMES = (
@@ -74,6 +77,7 @@ def test_a_page_is_one_small_file_without_a_path_of_this_machine(
         ("gs://bucket/photos/a.jpg", "gs://bucket/photos/a.jpg"),
         ("120 examples/s, 1/2, and/or", "120 examples/s, 1/2, and/or"),
         ("photos/cats ./a/b ../c/d", "photos/cats ./a/b ../c/d"),
+        (f"{Path.home()}/clients/acme/photos (photos)", "photos (photos)"),
         ("PATH=/usr/bin:/opt/x/bin", "PATH=bin:bin"),
     ],
 )
@@ -249,3 +253,12 @@ def test_a_page_is_printed_with_its_drawing(browser: Page, pages: dict[str, Path
     printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
     assert printed.startswith(b"%PDF")
     assert browser.evaluate("document.querySelector('svg').getAttribute('viewBox')").count(" ") == 3
+
+
+def test_the_demo_gives_no_heading_to_no_advice() -> None:
+    day: Day = hostile.made(Day)
+    after = profile(measurement(*starving()))
+    for advice in (after.advice, ()):
+        changed = replace(day, before=after, diff=diff(after, after))
+        shown = demo_page(replace(changed, after=replace(after, advice=advice)))
+        assert ("Then, for the shards:" in shown) is bool(advice)

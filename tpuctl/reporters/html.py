@@ -71,7 +71,8 @@ def _checksum(code: str) -> str:
 
 def without_folders(text: str) -> str:
     """Return a text with the last part of each absolute path, not the folders it is in."""
-    return _FOLDER.sub("", text.replace(f"{Path.home()}/", ""))
+    # A name of a home may have a space, which ends a path.
+    return _FOLDER.sub("", text.replace(f"{Path.home()}/", "/home/"))
 
 
 def _text(text: str) -> str:

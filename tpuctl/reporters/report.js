@@ -11,7 +11,7 @@ for (const place of document.querySelectorAll("[data-chart]")) {
   const number = { onlyInteger: false, scaleMinSpace: 60, labelInterpolationFnc: short };
   const chart = line
     ? new Chartist.LineChart(place, { labels, series }, {
-      low: 0, fullWidth: true, chartPadding: { right: 48, top: 24, left: 8 },
+      low: 0, fullWidth: true, chartPadding: { right: 72, top: 24, left: 8 },
       lineSmooth: Chartist.Interpolation.none({ fillHoles: true }), axisX: { showGrid: false },
       axisY: { ...number, scaleMinSpace: 30, offset: 56 },
     })
@@ -38,7 +38,7 @@ for (const place of document.querySelectorAll("[data-chart]")) {
     } else if (type === "point" && labels.length <= 12) {
       // The label of the last point is beside it, where its own line cannot cross it.
       const isLast = index && index === labels.length - 1;
-      const [right, up] = isLast ? [26, -4] : [index ? 0 : 14, 10];
+      const [right, up] = isLast ? [28, -4] : [index ? 0 : 14, 10];
       write(part, short(part.value.y), part.x + right, part.y - up, "inside point");
     }
   });
