@@ -23,8 +23,8 @@ REASONS = {
 }
 # The test that executes the blocks of a page.
 EXECUTED_BY = {
-    "test_tutorials.py": "choose-a-tpu cloud-tpus colab colab-and-kaggle emulator gke"
-    " how-detection-decides kaggle port-a-notebook tutorial workers",
+    "test_tutorials.py": "choose-a-tpu cloud-tpus colab colab-and-kaggle compute-engine emulator"
+    " gke how-detection-decides kaggle port-a-notebook tutorial workers",
     "test_docs_data.py": "data",
     "test_docs_profile.py": "profile",
     "test_docs_training.py": "notebooks training",

@@ -86,15 +86,17 @@ def take_pictures(out: Path, files: list[Path]) -> None:
     out.mkdir(exist_ok=True, parents=True)
     with tempfile.TemporaryDirectory() as scratch, chromium(Path(scratch)) as browser:
         for file in files:
-            for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+            screens = [(w, s, "screen") for w in (1280, 390) for s in ("light", "dark")]
+            for width, scheme, media in (*screens, (794, "dark", "print")):
                 browser.open(file.resolve().as_uri())
-                set_screen(browser, width, scheme)
+                set_screen(browser, width, scheme, media)
                 browser.open(file.resolve().as_uri(), again=True)
                 shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True)
-                picture = out / f"{file.stem}-{width}-{scheme}.png"
+                name = "print" if media == "print" else f"{width}-{scheme}"
+                picture = out / f"report-{file.stem}-{name}.png"
                 picture.write_bytes(base64.b64decode(shot["data"]))
             printed = browser.call("Page.printToPDF")
-            (out / f"{file.stem}.pdf").write_bytes(base64.b64decode(printed["data"]))
+            (out / f"report-{file.stem}.pdf").write_bytes(base64.b64decode(printed["data"]))
 
 
 if __name__ == "__main__":

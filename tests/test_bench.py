@@ -97,7 +97,7 @@ def test_a_sweep_is_read_back_as_it_was_printed(tmp_path: Path, tpuctl) -> None:
     result = tpuctl("bench", "compare", one, two)
     assert result.exit_code == 0
     assert "2.00 x" in result.stdout
-    assert "after:  tpu, 2026-11-22\n" in result.stdout
+    assert "second: tpu, 2026-11-22\n" in result.stdout
     data = tpuctl("bench", "compare", one, two, "--json").data
     assert data["speed_ups"][2]["speed_up"] == 2.0
 

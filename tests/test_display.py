@@ -89,7 +89,7 @@ def test_what_bench_saves_can_be_compared(tmp_path: Path) -> None:
     before = bench.save(tmp_path / "gpu.json")
     assert before.read_text() == envelope.success("bench", bench) + "\n"
     assert tpuctl.bench.compare(before, before).speed_ups[0].speed_up == 1
-    assert "100.0 us per example on GPU" in repr(bench)
+    assert "100.0 µs per example on GPU" in repr(bench)
     assert "<table" in bench.save(tmp_path / "bench.html").read_text()
     with pytest.raises(UsageError, match=r"must end in \.json or \.html\."):
         bench.save(tmp_path / "bench.tpuprof")

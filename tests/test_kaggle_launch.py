@@ -4,21 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import EMULATOR_TOKEN, Tpuctl
+from tests.hostile import made
 from tests.kaggle_world import Kaggles, fault
 from tests.kaggle_world import kaggle as kaggle
 from tpuctl.emulator.kaggle.api import KaggleApi
 from tpuctl.errors import DamagedError, InvalidInputError, NotLoggedInError, UsageError
 from tpuctl.providers.kaggle.client import KaggleClient
-from tpuctl.providers.kaggle.follow import _place
+from tpuctl.providers.kaggle.follow import HostedRun, _place
 from tpuctl.providers.kaggle.login import Endpoint, find_endpoint, find_login
 from tpuctl.providers.kaggle.pack import refuse_secrets
 from tpuctl.providers.kaggle.runs import RunStore
+from tpuctl.reporters.training import render_launch
 
 LAUNCH = ("launch", "train.py", "--on", "kaggle")
 SCRIPT = """\
@@ -533,3 +536,8 @@ def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
     assert "Trying the next offer" in result.stderr
     assert "1 steps" in result.stdout
     assert world.emulator.advance().nodes == {}
+
+
+def test_an_exit_code_that_is_not_known_is_called_unknown() -> None:
+    run = replace(made(HostedRun), name="r", state="ERROR", returncode=None, training=None)
+    assert "r is ERROR on Kaggle; the job's exit code: unknown." in str(render_launch(run))

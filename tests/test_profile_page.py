@@ -49,20 +49,25 @@ def test_the_sliders_compute_what_python_computes(browser: Page, tmp_path: Path)
     assert result.scaling
     assert result.scaling.unevenness == 0.09
     browser.open(write(tmp_path, profile_html.profile_page(result)))
+    assert result.device
+    given = result.device.step_ms
+    assert said(browser, "step") == pytest.approx(given, rel=1e-4)
     most = int(browser.evaluate("document.querySelector('input[name=vcpus]').max"))
     for vcpus in (1, 2, 3, most):
         for exponent in (-1.0, 0.301, 1.78, 2.5, 5.0):
             move(browser, "vcpus", vcpus)
-            move(browser, "step", round(exponent * SCALE))
+            position = round((exponent - math.log10(given)) * SCALE)
+            step_ms = given * 10 ** (position / SCALE)
+            move(browser, "step", position)
             expected = what_if(
                 batch_size=result.batch_size,
                 cpu_ms_per_example=result.cpu_ms_per_example,
                 vcpus=vcpus,
-                step_ms=10**exponent,
+                step_ms=step_ms,
                 scaling=result.scaling,
             )
             assert said(browser, "vcpus") == vcpus
-            assert said(browser, "step") == pytest.approx(10**exponent, rel=1e-3)
+            assert said(browser, "step") == pytest.approx(step_ms, rel=1e-3)
             assert said(browser, "rate") == pytest.approx(expected.examples_per_s, abs=0.06)
             assert said(browser, "idle") == pytest.approx(
                 100 * expected.mxu_idle_fraction, abs=0.06

@@ -288,7 +288,7 @@ def test_ctrl_c_ends_every_remote_process(own: Slice) -> None:
     assert alive(marker) == []
     warning, said = errors.decode().strip().split("\n")
     assert warning.startswith("Warning: First connection")
-    assert said == "Error: Interrupted."
+    assert said == "Interrupted."
 
 
 def test_a_reader_that_goes_away_ends_the_remote_command(own: Slice) -> None:

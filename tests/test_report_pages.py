@@ -16,8 +16,11 @@ from tests.browser import Page, chromium
 from tests.pipeline_cases import measurement, profile, starving
 from tests.report_cases import cases, set_screen
 from tests.waiting import wait_until
+from tpuctl.demo.demo import Day
+from tpuctl.profiling.compare import diff
 from tpuctl.reporters import html
 from tpuctl.reporters.pages import page
+from tpuctl.reporters.practice import demo_page
 from tpuctl.reporters.profile_html import batch_times
 
 NAMES = (
@@ -74,6 +77,7 @@ def test_a_page_is_one_small_file_without_a_path_of_this_machine(
         ("gs://bucket/photos/a.jpg", "gs://bucket/photos/a.jpg"),
         ("120 examples/s, 1/2, and/or", "120 examples/s, 1/2, and/or"),
         ("photos/cats ./a/b ../c/d", "photos/cats ./a/b ../c/d"),
+        (f"{Path.home()}/clients/acme/photos (photos)", "photos (photos)"),
         ("PATH=/usr/bin:/opt/x/bin", "PATH=bin:bin"),
     ],
 )
@@ -151,6 +155,9 @@ def test_a_phone_shows_the_whole_page_and_paper_every_table(
 ) -> None:
     shown(browser, pages[name], 390)
     assert browser.evaluate("document.documentElement.scrollWidth") == 390
+    if name == "profile":
+        table = "document.querySelector('[aria-label^=Stages]')"
+        assert browser.evaluate(f"{table}.scrollWidth <= {table}.clientWidth")
     texts = "[...document.querySelectorAll('svg text, svg span')].filter((one) => one.textContent)"
     assert browser.evaluate(f"{texts}.every((one) => one.getBoundingClientRect().right <= 391)")
     thick = "[...document.querySelectorAll('.ct-bar')].map((bar) => getComputedStyle(bar))"
@@ -187,6 +194,14 @@ def test_bars_are_on_one_scale_from_zero(browser: Page, pages: dict[str, Path]) 
     )
     totals = [f"{html.short(sum(row.values()))} ms" for row in rows.values()]
     assert sorted(told) == sorted(totals)
+    inside = "[...document.querySelectorAll('.chart .inside')].map((t) => t.textContent + ' ms')"
+    assert set(browser.evaluate(inside)).isdisjoint(totals), "a bar says the same twice"
+
+
+def test_a_legend_has_whole_names(pages: dict[str, Path]) -> None:
+    legend = re.search("<ul class=legend>.*?</ul>", pages["bench-compare"].read_text())
+    assert legend
+    assert "colab, TPU v5e, 2026-11-22: GPU, tensorflow default" in legend[0]
 
 
 @pytest.mark.browser
@@ -238,3 +253,12 @@ def test_a_page_is_printed_with_its_drawing(browser: Page, pages: dict[str, Path
     printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
     assert printed.startswith(b"%PDF")
     assert browser.evaluate("document.querySelector('svg').getAttribute('viewBox')").count(" ") == 3
+
+
+def test_the_demo_gives_no_heading_to_no_advice() -> None:
+    day: Day = hostile.made(Day)
+    after = profile(measurement(*starving()))
+    for advice in (after.advice, ()):
+        changed = replace(day, before=after, diff=diff(after, after))
+        shown = demo_page(replace(changed, after=replace(after, advice=advice)))
+        assert ("Then, for the shards:" in shown) is bool(advice)

@@ -71,6 +71,7 @@ def test_the_help_screens_are_golden(
         (["launch", "imges"], "images"),
         (["templates", "show", "imges"], "images"),
         (["types", "v5lte-8"], "v5lite-8"),
+        (["types", "v5e8"], "v5e-8"),
         (["launch", "images", "--set", "epoch=2", "--dry-run"], "epochs"),
     ],
 )
@@ -109,6 +110,9 @@ def test_completion_offers_types_zones_and_templates() -> None:
     assert offered("quota", "[TYPE]", "v6e-25") == ["v6e-256"]
     assert offered("create", "ZONE,...", "us-central1-a,europe-west4-b")[0].endswith("-b")
     assert offered("templates show", "TEMPLATE", "ima") == ["images"]
+    assert offered("types", "[TYPE]", "v5e-25") == ["v5e-256"]
+    assert offered("create", "PROVIDER", "g") == ["gce", "gke"]
+    assert offered("launch", "local|NAME|kaggle|colab|gke|auto", "k") == ["kaggle"]
     assert len(all_zones()) > 10
     environment = {
         **os.environ,
@@ -139,6 +143,7 @@ def test_completion_offers_tpus_and_jobs_that_this_machine_knows(
     (tmp_path / "creates/damaged.json").write_text("{")
     (tmp_path / "creates/list.json").write_text("[1]")
     assert offered("logs", "[NAME]") == ["train-1", "train-3"]
+    assert offered("watch", "[NAME] -- CMD...") == ["train-1", "train-3"]
     assert offered("logs", "JOB") == ["night-1"]
 
 

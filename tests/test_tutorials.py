@@ -17,6 +17,7 @@ WALKS = {
     "cloud-tpus": ("emulator start", "create", "delete", "emulator stop"),
     "colab-and-kaggle": ("offers", "create", "presize", "--on kaggle", "--on colab", "--on auto"),
     "colab": ("emulator start", "--provider colab", "--on colab", "delete", "emulator stop"),
+    "compute-engine": ("emulator start", "create", "migrate", "delete", "emulator stop"),
     "emulator": ("emulator start", "emulator stop"),
     "how-detection-decides": ("--record", "--replay"),
     "kaggle": ("emulator start", "--on kaggle", "emulator stop"),

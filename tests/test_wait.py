@@ -52,7 +52,7 @@ def test_what_is_ready_already_is_said_at_once(world: Worlds) -> None:
     here.clock.sleep(300)
     waited = wait_until_ready(here.api, "t1")
     assert waited.seconds == 0
-    assert report.render_waited(waited) == f"t1 in {HERE} is ready on 1 worker, already."
+    assert report.render_waited(waited) == f"t1 in {HERE} is already ready on 1 worker."
 
 
 def test_the_timeout_is_kept_and_says_how_to_go_on(world: Worlds) -> None:

@@ -380,7 +380,7 @@ def test_the_command_line_says_first_what_it_would_do_and_what_it_costs(
         assert "--yes" in asked.stderr
         plan = tpuctl(*words, *code, "--dry-run", *job)
         assert "Would supervise t1, which does not exist yet" in plan.words
-        assert "v5e-8, spot is created again in us-central1-a, for $1.96 per hour" in plan.words
+        assert "another v5e-8 (spot) is created in us-central1-a, for $1.96 per hour" in plan.words
         assert not world.emulator.advance().nodes
         done = tpuctl(*words, *code, "--yes", "--json", *job)
         assert contract.problems(done.document, "watch", contract.WATCHED) == []

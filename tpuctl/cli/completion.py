@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +50,34 @@ def templates() -> Iterator[str]:
     return (template.name for template in list_templates().templates)
 
 
+def providers() -> Iterator[str]:
+    """Yield the names of all providers."""
+    from tpuctl.providers.registry import PROVIDERS
+
+    return iter(PROVIDERS)
+
+
 _BY_METAVAR: dict[str, Callable[[], Iterator[str]]] = {
-    "NAME": tpus, "[NAME]": tpus, "NAME...": tpus, "[NAME|local]": tpus, "NAME -- CMD...": tpus,
-    "TYPE": types, "[TYPE]": types, "ZONE": zones, "ZONE,...": zones, "JOB": jobs,
-    "TEMPLATE": templates, "TEMPLATE|SCRIPT": templates,
+    "NAME": tpus, "TYPE": types, "ZONE": zones, "JOB": jobs, "TEMPLATE": templates,
+    "PROVIDER": providers,
 }  # fmt: skip
+# What stands around a name in a metavar: `[NAME] -- CMD...`, `ZONE,...`.
+_AROUND = re.compile(r"\[|\]|,?\.\.\.| -- .*")
 
 
 def offer(parameter: Any) -> None:
     """Let the shell complete a parameter whose metavar names something that is known here."""
-    if not (known := _BY_METAVAR.get(parameter.metavar or "")):
+    parts = _AROUND.sub("", parameter.metavar or "").split("|")
+    sources = [_BY_METAVAR[part] for part in parts if part in _BY_METAVAR]
+    literals = [part for part in parts if part.isalpha() and part.islower()]
+    if not sources and not literals:
         return
 
     def matching(context: Any, parameter: Any, incomplete: str) -> list[str]:
         # Of a list, such as zones, the last word is completed.
         done, comma, begun = incomplete.rpartition(",")
-        words = {word for word in known() if word.startswith(begun) and _WORD.fullmatch(word)}
+        known = chain(literals, *(source() for source in sources))
+        words = {word for word in known if word.startswith(begun) and _WORD.fullmatch(word)}
         return [f"{done}{comma}{word}" for word in sorted(words)]
 
     parameter._custom_shell_complete = matching

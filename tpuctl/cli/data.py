@@ -103,8 +103,8 @@ def presize(
 
     Examples:
         tpuctl data presize photos photos-224 --size 224
-        tpuctl data presize gs://bucket/photos gs://bucket/shards --size 224,384
-        tpuctl data presize photos shards --format wds --dry-run
+        tpuctl data presize gs://bucket/photos gs://bucket/shards --size 224
+        tpuctl data presize photos shards --size 224,384 --format wds --dry-run
     """
     sizes = parse_sizes(size)
     options = tpuctl.data.PresizeOptions(

@@ -233,7 +233,7 @@ def fail(code: str, message: str, hint: str | None) -> None:
         except BrokenPipeError:
             close_stdout()
     else:
-        _note_error(message, hint)
+        _note_error(message, hint, "" if code == "interrupted" else "Error: ")
     error = sys.exc_info()[1]
     while _mode.verbose and error and (error := error.__cause__):
         note(f"why: {type(error).__name__}: {error}")
@@ -241,8 +241,8 @@ def fail(code: str, message: str, hint: str | None) -> None:
         note(traceback.format_exc().rstrip())
 
 
-def _note_error(message: str, hint: str | None) -> None:
-    note(f"Error: {message}")
+def _note_error(message: str, hint: str | None, mark: str = "Error: ") -> None:
+    note(f"{mark}{message}")
     if hint:
         note(f"  → {hint}")
 

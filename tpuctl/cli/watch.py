@@ -173,9 +173,9 @@ def watch(
 
     Examples:
         tpuctl watch t1 --code . -- python train.py
-        tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot -- python train.py
-        tpuctl watch t1 --accelerator-type v6e-16 --zone auto --flex --ttl 24h -- python train.py
-        tpuctl watch t1 --hang-after 15m --delete -- python train.py
+        tpuctl watch t1 --accelerator-type v5e-8 --zone auto --spot --code . -- python train.py
+        tpuctl watch t1 --accelerator-type v6e-16 --zone auto --flex --ttl 24h --code . -- sh run.sh
+        tpuctl watch t1 --code . --hang-after 15m --delete -- python train.py
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """
     name, *command = words or [""] if on is None else ["", *(words or [])]

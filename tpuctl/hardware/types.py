@@ -273,16 +273,17 @@ def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
 
 
 def _meant(text: str) -> str:
-    name, _, size = text.strip().partition("-")
+    size = re.search(r"\d*$", text.strip())[0]  # type: ignore[index]  # it may be empty
     known = (word for family in _families() for word in family["spellings"])
-    return did_you_mean(text, [f"{word}-{size}" for word in known]) if name and size else ""
+    return did_you_mean(text, [f"{word}-{size}" for word in known]) if size else ""
 
 
 def all_sizes() -> tuple[str, ...]:
-    """Return the names of all accelerator types that exist."""
+    """Return the names of all accelerator types that exist, v5e-8 beside v5litepod-8."""
     return tuple(
-        f"{family['prefix']}-{chips * _units_per_chip(family)}"
+        f"{name}-{chips * _units_per_chip(family)}"
         for family in _families()
+        for name in {family["prefix"], family["generation"]}
         for chips in map((1).__lshift__, range(14))
         if _exists(family, chips)
     )

@@ -51,7 +51,8 @@ def _more_vcpus(at: Situation) -> Advice | None:
     doubt = f", extrapolated far from {used:.2g}" if far else ""
     return at.advice(
         "more_vcpus",
-        f"Use a host with {math.ceil(needed)} vCPUs ({at.vcpus.low:.1f} to {high:.1f}{doubt}).",
+        f"Use a host with {math.ceil(needed)} vCPUs: {at.vcpus.low:.1f} to {high:.1f} are needed"
+        f"{doubt}.",
         "tpuctl types shows how many vCPUs each TPU host has",
         device,
     )

@@ -139,7 +139,9 @@ def _cpu(case: Case) -> Finding | None:
         f"this process uses {case.own:.0%} of {usable:g} usable vCPUs, others use {case.others:.0%}"
     ]
     if case.run_delay is not None:
-        lines.append(f"ready threads waited {case.run_delay:.2f} s for a vCPU per vCPU and second")
+        lines.append(
+            f"threads that could run waited {case.run_delay:.2f} s per second for each vCPU"
+        )
     heaviest = heaviest_stage(case)
     later = taken_by_others(case.device) if case.device else 0.0
     if later > case.limits.contended_other:

@@ -163,7 +163,7 @@ def _differences(node: Node, options: CreateOptions, place: str) -> Iterator[str
         f"The image is {kind.runtime_version}, not {node.runtime_version or 'a TPU runtime'}: it "
         "has no Docker, no libtpu and no JAX (--setup jax installs it)."
     )
-    yield "Its quota is another one: that of compute.googleapis.com, by region."
+    yield "It uses a different quota: that of compute.googleapis.com, by region."
     yield "Workers know each other by VM names, without addresses; see worker-network-endpoints."
     if options.flex:
         yield "Instead of a queued resource it is a VM that is PENDING until there is capacity."

@@ -158,7 +158,7 @@ class _WorkerLog:
             except WorkerLostError as error:
                 if not self.follow:
                     raise
-                self.note(f"{error} Reconnecting to resume from there.")
+                self.note(f"{error} Reconnecting; the log continues where it stopped.")
                 self.listener.lost(self.host.index, error)
                 connection = await _reconnect(fleet, self.host, reconnect_s)
                 self.listener.back(self.host.index)

@@ -286,12 +286,13 @@ def watch_promise(plan: WatchPlan) -> str:
         kind = plan.accelerator_type
         return f"if {plan.hosted_by} takes it away, {kind} is created there again{rate}."
     flags = (("spot", plan.spot), ("queued", plan.queued))
-    kind = ", ".join([plan.accelerator_type, *(word for word, is_set in flags if is_set)])
+    words = ", ".join(word for word, is_set in flags if is_set)
+    kind = f"{plan.accelerator_type} ({words})" if words else plan.accelerator_type
     where = ", ".join(plan.zones) if plan.zones else "the first zone with capacity"
     price = "an unknown price"
     if plan.usd_per_hour is not None:
         price = f"{format_usd(plan.usd_per_hour)} per hour"
-    return f"if it is preempted, {kind} is created again in {where}, for {price}."
+    return f"if it is preempted, another {kind} is created in {where}, for {price}."
 
 
 def watch_question(plan: WatchPlan) -> str:

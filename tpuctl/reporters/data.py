@@ -34,7 +34,9 @@ def render_presized(result: PresizeResult) -> RenderableType:
     """Say what was written, what was left out and why, and the next command."""
     lines = [_headline(result)]
     if result.classes:
-        lines.append(f"{len(result.classes)} classes: {list_some(result.classes)}")
+        lines.append(
+            f"{format_count(len(result.classes), 'class', 'classes')}: {list_some(result.classes)}"
+        )
     if result.salvaged:
         lines.append(f"{result.salvaged} salvaged: complete images in truncated files")
     if result.ignored:

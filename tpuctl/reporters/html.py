@@ -71,7 +71,8 @@ def _checksum(code: str) -> str:
 
 def without_folders(text: str) -> str:
     """Return a text with the last part of each absolute path, not the folders it is in."""
-    return _FOLDER.sub("", text.replace(f"{Path.home()}/", ""))
+    # A name of a home may have a space, which ends a path.
+    return _FOLDER.sub("", text.replace(f"{Path.home()}/", "/home/"))
 
 
 def _text(text: str) -> str:
@@ -162,7 +163,7 @@ def chart(
     styles = ["c2" if hot and n == hot else "c1" if not at else f"c{min(next(colours), _COLOURS)}"
               for at, n in enumerate(series)]  # fmt: skip
     parts = [
-        {"name": _shortened(without_folders(name)), "className": style, "data": list(values)}
+        {"name": without_folders(name), "className": style, "data": list(values)}
         for style, (name, values) in zip(styles, series.items(), strict=True)
     ]
     given = json.dumps({"line": line, "labels": shown, "series": parts, "unit": unit})

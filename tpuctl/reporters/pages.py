@@ -138,7 +138,7 @@ def _charts(result: Any) -> list[str]:
                 for each in result.columns
                 for row in each.rows
             ]
-            return [_sweeps(named, f"{result.template}, before and after.")]
+            return [_sweeps(named, f"{result.template}.")]
         case Comparison():
             note = "examples per second; more is better."
             rates = _rates(result)
@@ -203,7 +203,7 @@ def _fit(fit: Any) -> list[str]:
     }  # fmt: skip
     return [
         _bars("Memory of each device", memory, "GiB", f"with a batch of {fit.batch_size or 1:,}."),
-        _bars("Least time of a step", times, "ms", "The longest of them bounds the step."),
+        _bars("Lower bounds of the step time", times, "ms", "The longest one decides."),
     ]
 
 

@@ -116,8 +116,11 @@ def demo_page(day: Day) -> str:
         ],
         to_do=[
             html.steps([("Next, on your data.", day.next_command)]),
-            html.paragraph("Then, for the shards:"),
-            advice_steps(after),
+            *(
+                [html.paragraph("Then, for the shards:"), advice_steps(after)]
+                if after.advice
+                else []
+            ),
         ],
         details=[
             ("This machine", "".join(_machine(day))),

@@ -136,7 +136,8 @@ def _timeline(trace: TraceDetail) -> list[str]:
     )
     gaps = profile_trace.gap_lines(trace)
     strip = html.strip(timeline_pieces(trace), f"{legend} Gaps: {'; '.join(gaps)}")
-    return [strip, html.paragraph(legend, css="soft"), html.bullets(gaps)]
+    longest = [html.paragraph("The longest gaps:"), html.bullets(gaps)] if gaps else []
+    return [strip, html.paragraph(legend, css="soft"), *longest]
 
 
 def timeline_pieces(trace: TraceDetail) -> list[Piece]:
@@ -182,7 +183,8 @@ def _row(stage: Stage) -> tuple[str, ...]:
 
 
 _MIN_SLIDER_VCPUS = 16
-# The step-time slider moves in thousandths of a power of ten, from 0.1 ms to 100 s.
+# The step-time slider moves in thousandths of a power of ten around what was measured, from 0.1 ms
+# to 100 s.
 SCALE = 1000
 _SHORTEST, _LONGEST = -1, 5
 _TYPICAL_STEP_MS = 100.0
@@ -198,23 +200,24 @@ def _what_if(profile: Profile) -> str:
         return html.paragraph(f"What if there were more vCPUs? {why}", css="soft")
     step_ms = profile.device.step_ms if profile.device else _TYPICAL_STEP_MS
     vcpus = max(1, round(profile.vcpus.available or 1))
-    position = round(math.log10(step_ms) * SCALE)
+    ends = [round((end - math.log10(step_ms)) * SCALE) for end in (_SHORTEST, _LONGEST)]
     scaling = profile.scaling or Scaling(busy_vcpus=vcpus)
     shown = compute_what_if(
         batch_size=batch,
         cpu_ms_per_example=cpu_ms,
         vcpus=vcpus,
-        step_ms=10 ** (position / SCALE),
+        step_ms=step_ms,
         scaling=scaling,
     )
     wanted = shown.vcpus_needed if math.isfinite(shown.vcpus_needed) else vcpus
     most = max(_MIN_SLIDER_VCPUS, 2 * math.ceil(max(vcpus, wanted)))
     say = '<span data-say="{}"></span>'.format
     return (
-        f'<div class="whatif" data-batch="{batch}" data-cpu="{cpu_ms!r}" data-scale="{SCALE}"'
+        f'<div class="whatif" data-batch="{batch}" data-cpu="{cpu_ms!r}" data-step="{step_ms!r}" '
+        f'data-scale="{SCALE}"'
         f"{_given(scaling)}><b>What if?</b>"
         + _slider("vcpus", "vCPUs of the host", "", 1, most, vcpus)
-        + _slider("step", "device step", " ms", _SHORTEST * SCALE, _LONGEST * SCALE, position)
+        + _slider("step", "device step", " ms", min(ends[0], 0), max(ends[1], 0), 0)
         + f'<i style="--share:{shown.mxu_idle_fraction:.4f}"></i><p aria-live="polite">'
         f"The MXU would be idle <b>{say('idle')} %</b> of the time ({say('least')} % to "
         f"{say('most')} %, within the uncertainty of the measurement): {say('rate')} examples/s. "

@@ -72,7 +72,7 @@ def gap_lines(trace: TraceDetail) -> list[str]:
     longest = sorted(notable, key=_length_s, reverse=True)[:_GAPS_SHOWN]
     what = {each.code: each.what for each in trace.idle}
     return [
-        f"from {format_duration(gap.start_s)}, {format_duration(_length_s(gap))}: "
+        f"at {format_duration(gap.start_s)}, for {format_duration(_length_s(gap))}: "
         + ", ".join(what.get(code, code) for code in gap.classes)
         for gap in sorted(longest, key=lambda gap: gap.start_s)
     ]

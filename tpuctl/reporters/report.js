@@ -11,7 +11,7 @@ for (const place of document.querySelectorAll("[data-chart]")) {
   const number = { onlyInteger: false, scaleMinSpace: 60, labelInterpolationFnc: short };
   const chart = line
     ? new Chartist.LineChart(place, { labels, series }, {
-      low: 0, fullWidth: true, chartPadding: { right: 48, top: 24, left: 8 },
+      low: 0, fullWidth: true, chartPadding: { right: 72, top: 24, left: 8 },
       lineSmooth: Chartist.Interpolation.none({ fillHoles: true }), axisX: { showGrid: false },
       axisY: { ...number, scaleMinSpace: 30, offset: 56 },
     })
@@ -26,7 +26,9 @@ for (const place of document.querySelectorAll("[data-chart]")) {
     const { type, index, seriesIndex, x1, x2, y2 } = part;
     if (type === "bar") {
       const text = short(series[seriesIndex].data[index]);
-      if (series.length > 1 && x2 - x1 > 9 * text.length + 8) {
+      // A bar of one part has its total beside it.
+      const parts = series.filter((each) => each.data[index]).length;
+      if (parts > 1 && x2 - x1 > 9 * text.length + 8) {
         write(part, text, (x1 + x2) / 2, y2 + 4, "inside");
       }
       if (seriesIndex === series.length - 1) {
@@ -34,7 +36,10 @@ for (const place of document.querySelectorAll("[data-chart]")) {
         write(part, `${short(total)} ${unit}`, x2 + 8, y2 + 4, "total");
       }
     } else if (type === "point" && labels.length <= 12) {
-      write(part, short(part.value.y), part.x + (index ? 0 : 14), part.y - 10, "inside point");
+      // The label of the last point is beside it, where its own line cannot cross it.
+      const isLast = index && index === labels.length - 1;
+      const [right, up] = isLast ? [28, -4] : [index ? 0 : 14, 10];
+      write(part, short(part.value.y), part.x + right, part.y - up, "inside point");
     }
   });
   // With a view box the drawing also fits paper, for which it is not drawn again.
@@ -78,8 +83,8 @@ for (const section of document.querySelectorAll(".whatif")) {
   };
   const update = () => {
     const vcpus = Number(slider("vcpus").value);
-    // Step times go from a millisecond to many seconds: the slider moves in powers.
-    const step = 10 ** (Number(slider("step").value) / given.scale);
+    // Step times go from a millisecond to many seconds: the slider moves in powers from the given.
+    const step = given.step * 10 ** (Number(slider("step").value) / given.scale);
     const { idle, needed } = predict(vcpus, step, 1, given.growth, given.serial);
     const ends = [
       [given.cpuLow, given.serial],

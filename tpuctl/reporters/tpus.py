@@ -70,10 +70,11 @@ def render_tpu(result: Tpu | QueuedTpu) -> RenderableType:
 def render_waited(result: WaitResult) -> str:
     """Say what was waited for, and how long it took."""
     where = f"{result.name} in {result.zone}" if result.zone else result.name
-    after = f"after {format_duration(result.seconds)}" if result.seconds else "already"
+    is_it = "is" if result.seconds else "is already"
+    after = f", after {format_duration(result.seconds)}" if result.seconds else ""
     if result.tpu is None:
-        return f"{where} is gone, {after}."
-    return f"{where} is ready on {format_count(len(result.tpu.workers), 'worker')}, {after}."
+        return f"{where} {is_it} gone{after}."
+    return f"{where} {is_it} ready on {format_count(len(result.tpu.workers), 'worker')}{after}."
 
 
 def _tpu_cells(tpu: Tpu) -> tuple[str, ...]:

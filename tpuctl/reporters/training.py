@@ -90,7 +90,8 @@ def _cluster_run(result: Any) -> str:
 
 def _hosted_run(run: HostedRun) -> str:
     """Say what the job measured there, and where its output is."""
-    lines = [f"{run.name} is {run.state} on Kaggle; its job: exit code {run.returncode}."]
+    code = "unknown" if run.returncode is None else run.returncode
+    lines = [f"{run.name} is {run.state} on Kaggle; the job's exit code: {code}."]
     if run.training:
         from tpuctl.codec import from_plain
         from tpuctl.training.run import Training
@@ -208,7 +209,7 @@ def render_strategy(result: Strategy) -> RenderableType:
 
 def render_bench(result: Bench) -> RenderableType:
     """Show one line for each device and batch size; the first epoch apart."""
-    right = ("batch", "first epoch s", "epoch s", "step ms", "us/example", "examples/s")
+    right = ("batch", "first epoch s", "epoch s", "step ms", "µs/example", "examples/s")
     table = layout.table("device", "framework", "strategy", *right, right=right)
     for column in table.columns[:3]:
         column.no_wrap = True
@@ -218,7 +219,7 @@ def render_bench(result: Bench) -> RenderableType:
     answer = "Nothing was measured."
     if best:
         answer = (
-            f"Fastest: {best.us_per_example:,.1f} us per example on {best.device} "
+            f"Fastest: {best.us_per_example:,.1f} µs per example on {best.device} "
             f"({best.framework}, {best.strategy}) with a batch of {best.batch_size:,}."
         )
     title = layout.text(
@@ -243,8 +244,10 @@ def _figures(row: Row) -> tuple[str, ...]:
 def render_bench_comparison(result: Comparison) -> RenderableType:
     """Show one line for each batch size that both sweeps have, and one for the best of each."""
     best = result.speed_ups[-1]
-    answer = f"At its best, the second machine is {best.speed_up:,.2f} x as fast as the first.\n"
-    title = f"{result.template}\nbefore: {result.before}\nafter:  {result.after}\n"
+    answer = (
+        f"At its best, the second machine is {best.speed_up:,.2f} times as fast as the first.\n"
+    )
+    title = f"{result.template}\nfirst:  {result.before}\nsecond: {result.after}\n"
     titles = ("batch", "speed-up", "first epoch")
     table = layout.table(*titles, right=titles)
     for entry in result.speed_ups:
@@ -256,7 +259,7 @@ def render_bench_comparison(result: Comparison) -> RenderableType:
         )
     head, each = (
         layout.text(answer, "bold"),
-        layout.text("\nus per example (fastest to slowest epoch)"),
+        layout.text("\nµs per example (fastest to slowest epoch)"),
     )
     return layout.stack(head, layout.text(title), table, each, _bench_columns(result))
 

@@ -62,7 +62,7 @@ def finish(name: str) -> str:
         raise JobLostError(
             f"Colab took the runtime {name} away, and with it the output of the job"
             f"{': no units are left' if left == 0 else ''}.",
-            hint="To go on from checkpoints after such an end: tpuctl watch --on colab,kaggle "
+            hint="To resume from checkpoints when this happens: tpuctl watch --on colab,kaggle "
             "--checkpoints DIR -- CMD",
         )
     where = f"The output is in {output}" if record else "The output was fetched"

@@ -98,7 +98,7 @@ class HostedRun(Outcome):
             told = f"{self.name} ended at once: Kaggle did not mount what it needs."
             return (UnavailableError(told, hint=again),)
         if "time limit" in self.why or "timed out" in self.why.lower():
-            hint = "To go on from its checkpoints: add --resume last to the same command."
+            hint = "To resume from its checkpoints: add --resume last to the same command."
             return (DeadlineError(f"{self.name} reached the time limit.", hint=hint),)
         if self.returncode == 0:
             return ()

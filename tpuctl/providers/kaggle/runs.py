@@ -339,7 +339,7 @@ def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
 
 
 def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> str | None:
-    """Return the name of the run to go on from, or the absolute path of a folder."""
+    """Return the name of the run to resume from, or the absolute path of a folder."""
     # The output of a run is in a folder of its name; what Kaggle has need not be sent.
     named = job.resume or ""
     is_run = named == "last" or ("/" not in named and store.find(named))
