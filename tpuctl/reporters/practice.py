@@ -158,12 +158,18 @@ def _presized(day: Day) -> str:
 
 _ROWS: tuple[tuple[str, Callable[[Profile], str]], ...] = (
     ("MXU would be idle", lambda p: format_fraction(p.mxu_idle_fraction)),
-    ("examples/s, input", lambda p: f"{p.pipeline_examples_per_s:,.0f}"),
+    ("examples/s, input", lambda p: f"{_input_rate(p):,.0f}"),
     ("examples/s, device", lambda p: _number(p.device_examples_per_s, 0)),
     ("CPU ms per example", lambda p: f"{p.cpu_ms_per_example:.3g}"),
     ("vCPUs to saturate", lambda p: _number(p.vcpus.needed_to_saturate, 1)),
     ("verdict", lambda p: p.verdict),
 )
+
+
+def _input_rate(profile: Profile) -> float:
+    """The rate without a device, or the one that it was fed with: another second may be quieter."""
+    fed = (profile.device_examples_per_s or 0.0) * (1 - (profile.mxu_idle_fraction or 0.0))
+    return max(profile.pipeline_examples_per_s or 0.0, fed)
 
 
 def _before_and_after(day: Day) -> list[tuple[str, str, str]]:

@@ -94,6 +94,8 @@ def profile_program(
                 last_s = time.monotonic()
                 on_look(conclude(measured, target=name))
         stopped = process.poll() is None
+        if stopped:
+            sys.stderr.write("tpuctl: enough was measured; the program is interrupted.\n")
         _end(process)
         measured = read_result(scratch.path) or measured
         code = 0 if stopped else process.returncode
