@@ -106,6 +106,9 @@ def migrate(
     return replace(plan, created=result)
 
 
+_DEFAULTS = ("/networks/default", "/subnetworks/default", "-compute@developer.gserviceaccount.com")
+
+
 def _options(node: Node, *, is_queued: bool) -> CreateOptions:
     """Return the options of the new TPU; a queued resource becomes a flex-start request."""
     same = clone_options(node)
@@ -116,6 +119,9 @@ def _options(node: Node, *, is_queued: bool) -> CreateOptions:
         name=f"{node.name[:59]}-gce",
         provider=GCE,
         runtime_version=None,
+        network=_unless_default(same.network),
+        subnetwork=_unless_default(same.subnetwork),
+        service_account=_unless_default(same.service_account),
         queued=False,
         reserved=False,
         reservation="RESERVATION" if node.reserved else None,
@@ -123,6 +129,11 @@ def _options(node: Node, *, is_queued: bool) -> CreateOptions:
         ttl_s=ttl_s,
         metadata={key: same.metadata[key] for key in sorted(same.metadata) if key != "ssh-keys"},
     )
+
+
+def _unless_default(name: str | None) -> str | None:
+    """A node names the defaults too, and the subnetwork of its own region."""
+    return None if name and name.endswith(_DEFAULTS) else name
 
 
 def _command(options: CreateOptions, place: str) -> Iterator[str]:
