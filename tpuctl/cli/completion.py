@@ -86,9 +86,7 @@ def offer(parameter: Any) -> None:
 def _records(*folders: str) -> Iterator[dict[str, Any]]:
     with suppress(TpuctlError):
         state = state_dir()
-        for path in (
-            path for folder in folders for path in sorted((state / folder).glob("*.json"))
-        ):
+        for path in chain.from_iterable(sorted((state / name).glob("*.json")) for name in folders):
             if isinstance(document := _read(path), dict):
                 yield document
 

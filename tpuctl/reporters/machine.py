@@ -221,7 +221,7 @@ def render_explanation(explanation: Explanation) -> RenderableType:
     for match in explanation.matches[_SHOWN_IN_FULL:]:
         parts.append(layout.text(f"also {match.code}, line {match.line:,}: {match.title}", "dim"))
     if explanation.similar:
-        parts.append("Known failures with similar words, of which none may be the cause:")
+        parts.append("Known failures with similar words (perhaps none of them is the cause):")
         similar = [f"tpuctl explain {each.code}  {each.title}" for each in explanation.similar]
         parts.append(layout.indent(*map(layout.text, similar)))
     return layout.stack(*(parts[:-1] if parts[-1] == "" else parts))

@@ -95,7 +95,7 @@ def profile_program(
                 on_look(conclude(measured, target=name))
         stopped = process.poll() is None
         if stopped:
-            sys.stderr.write("tpuctl: enough was measured; the program is interrupted.\n")
+            sys.stderr.write("tpuctl: interrupting the program, as Ctrl-C would.\n")
         _end(process)
         measured = read_result(scratch.path) or measured
         code = 0 if stopped else process.returncode

@@ -218,7 +218,7 @@ class Follower:
         return found
 
     async def _ask(self, action: Callable[[Cluster, str], T]) -> T:
-        """Ask about the job, again while the cluster does not answer: the job needs it less."""
+        """Ask about the job until the cluster answers; the job runs on without it."""
         clock, told = self._cluster.clock, False
         began_s = clock.elapsed_s()
         while True:
@@ -362,7 +362,7 @@ def log_lines(
             # Its pod is gone, or has not started.
             return
         except _AWAY:
-            failures = 0 if follow else failures  # Whoever follows the job gives up.
+            failures = 0 if follow else failures  # `Follower._ask` decides when to stop.
         if failures >= _TRIES:
             note(f"Warning: the end of the log of {name} is missing: {why}")
             return
@@ -374,7 +374,7 @@ def _stamped(lines: Iterator[bytes], seen: bytes) -> Iterator[tuple[bytes, bytes
     for line in lines:
         stamp, _, text = line.partition(b" ")
         if not _STAMP.match(stamp):
-            yield seen, line  # The kubelet's own words, such as that a file is gone.
+            yield seen, line  # A message of the kubelet itself, such as that a file is gone.
         elif stamp > seen:
             yield stamp, text
 
