@@ -35,8 +35,11 @@ test: test-quick test-heavy  ## Everything CI can bear.
 test-quick: $(READY)  ## Without TensorFlow, a network and clients of others; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
 
+# Ends a worker that not even the thread of pytest-timeout can end, with every stack.
+NO_HANG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
+
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m '(tf or aot or slow) and not hosted and not soak'
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m '(tf or aot or slow) and not hosted and not soak' $(NO_HANG)
 
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

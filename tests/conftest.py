@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,6 +45,22 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # A process that a test forks would keep the pipe of its worker open: when the worker dies, as
+    # at a timeout, pytest-xdist would wait for its end as long as that process lives.
+    for plugin in session.config.pluginmanager.get_plugins():
+        if channel := getattr(plugin, "channel", None):
+            pipes = channel.gateway._io
+            ends = [pipes.infile.fileno(), pipes.outfile.fileno()]
+            os.register_at_fork(after_in_child=lambda ends=ends: _let_go(ends))
+
+
+def _let_go(ends: list[int]) -> None:
+    with open(os.devnull, "r+b") as nothing:
+        for each in ends:
+            os.dup2(nothing.fileno(), each, inheritable=False)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
 
@@ -53,7 +70,7 @@ def alone(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+) -> Iterator[None]:
     """Keep the developer's own settings, home and cache out of every test."""
     if request.node.get_closest_marker("tf"):
         monkeypatch.setenv("PYTHONPATH", str(LEAN), prepend=os.pathsep)
@@ -64,6 +81,9 @@ def alone(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    yield
+    timers = sys.modules.get("tpuctl.profiling.frameworks.timers")
+    assert not (timers and timers._installed), "a profile of this test goes on"
 
 
 class Result:

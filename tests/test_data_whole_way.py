@@ -18,6 +18,7 @@ from tests.pictures import fill, small
 from tpuctl.clock import WallClock
 from tpuctl.datasets.models import Encode
 from tpuctl.datasets.presize import presize
+from tpuctl.profiling.frameworks.timers import _installed, delete_timers
 from tpuctl.profiling.measure.sources import open_source
 from tpuctl.profiling.request import Request, parse_target
 
@@ -74,6 +75,7 @@ def test_every_encoding_is_read_as_its_readers_read_it(photos: Path, tmp_path: P
         element = next(source.open())
         images = np.asarray(element[0] if isinstance(element, tuple) else element)
         seen[encode] = source.kind
+        delete_timers(_installed)
         assert images.shape == (16, 48, 64, 3), encode
     tf_data = dict.fromkeys(("jpeg", "raw", "yuv420", "png"), "shards")
     assert seen == {**tf_data, "webp": "iterable"}

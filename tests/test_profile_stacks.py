@@ -225,3 +225,38 @@ def test_what_a_thread_of_the_program_runs_is_credited_to_its_function(tmp_path:
     place.write_text(THREADS)
     command = [sys.executable, str(place), str(tmp_path)]
     assert subprocess.check_output(command, text=True, timeout=120).strip() == "worked"
+
+
+GARBAGE = """
+import gc, os, sys, threading, time
+from tpuctl.profiling.frameworks.stacks import StackSampler
+
+class Closes:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        os.stat("/")
+
+def begin_and_end():
+    while True:
+        each = threading.Thread(target=Closes)
+        each.start()
+        each.join()
+
+gc.set_threshold(5)
+threading.Thread(target=begin_and_end, daemon=True).start()
+sampler = StackSampler(sys.argv[1])
+sampler.start()
+while time.process_time() < 3:
+    Closes()
+    sum(range(2_000))
+sampler.stop()
+print("ended")
+"""
+
+
+def test_garbage_that_lets_threads_end_does_not_stop_the_program(tmp_path: Path) -> None:
+    place = tmp_path / "program.py"
+    place.write_text(GARBAGE)
+    command = [sys.executable, str(place), str(tmp_path)]
+    assert subprocess.check_output(command, text=True, timeout=120).strip() == "ended"

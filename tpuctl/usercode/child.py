@@ -37,6 +37,7 @@ from tpuctl.errors import (
 from tpuctl.start_python import child_environment, python_command, signal_name
 from tpuctl.units import format_bytes
 from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
+from tpuctl.usercode.frames import current_frames
 
 
 class Channel:
@@ -101,7 +102,7 @@ def _take_over_stdin() -> int:
 def where_python_is() -> str | None:
     """Return the line of user code that some other thread is executing, as `file:line`."""
     own = threading.get_ident()
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in current_frames():
         walker: FrameType | None = frame
         while walker is not None and ident != own:
             name = walker.f_code.co_filename

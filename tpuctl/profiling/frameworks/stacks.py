@@ -13,7 +13,6 @@ import inspect
 import json
 import opcode
 import os
-import sys
 import sysconfig
 import threading
 import time
@@ -24,6 +23,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tpuctl.profiling.frameworks.timers import ThreadTimer, delete_timers, start_timers
+from tpuctl.usercode.frames import current_frames
 
 # A handler takes up to 20 us on a stack of 20 frames: together 0.3 % of one vCPU (2026-11).
 EVERY_S, CPU_EVERY_S = 0.02, 0.01
@@ -151,7 +151,7 @@ class StackSampler:
         # `enumerate` takes a lock that the interrupted code may hold; and the clock of a library's
         # thread that has ended must not be asked for.
         known: dict[int, Any] = getattr(threading, "_active", {})
-        for thread, frame in sys._current_frames().items():
+        for thread, frame in current_frames():
             if thread == main or thread not in known:
                 continue
             now_s = time.clock_gettime(time.pthread_getcpuclockid(thread))

@@ -96,7 +96,9 @@ class Graphs:
         flat = [leaf for leaf in leaves if tf.is_tensor(leaf)]
         with tf.control_dependencies(flat):
             now = tf.timestamp()
-            done = [times.waited_s.assign_add(now - before), times.count.assign_add(1)]
+            # A loop ends with an Optional that holds nothing.
+            taken = tf.cast(element.has_value(), tf.int64) if hasattr(element, "has_value") else 1
+            done = [times.waited_s.assign_add(now - before), times.count.assign_add(taken)]
             if getattr(iterator, "_tpuctl_ask", False):
                 _ask_for_model(tf, times, iterator._iterator_resource, now)
         if not flat:

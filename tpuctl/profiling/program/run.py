@@ -29,7 +29,10 @@ SHOW_EVERY_S = 1.0
 TELL_AFTER_S = 60.0
 HOOK = Path(__file__).with_name("hook")
 FOLDER = "TPUCTL_PROFILE_FOLDER"
-FEW_BATCHES = f"Train on more than {WARM_STEPS + 2} batches; the first ones are left out."
+FEW_BATCHES = (
+    f"Train for more than a second and on more than {WARM_STEPS + 2} batches; "
+    "the first ones are left out."
+)
 NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
     "tpuctl.profile() in the program for anything else."

@@ -49,6 +49,7 @@ class Series:
         """Record batches that a graph took, of which only the sums are known."""
         if self.last_arrival_s is None:
             self.last_arrival_s, self.first_batch_s = now_s, waited_s
+            self.count = batches - 1
             return
         length_s = (now_s - self.last_arrival_s) / batches
         for _ in range(batches):
