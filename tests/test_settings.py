@@ -266,6 +266,16 @@ def by_link_to(file: Path, _: int) -> None:
     file.symlink_to(file.parent / f"{file.name}-elsewhere")
 
 
+def by_link_of_another(file: Path, owner: int) -> None:
+    by_link_to(file, 0)
+    os.lchown(file, owner, -1)
+
+
+def by_link_to_anothers(file: Path, owner: int) -> None:
+    by_link_to(file, 0)
+    os.chown(file, owner, -1)
+
+
 def by_second_name(file: Path, _: int) -> None:
     os.link(file, file.parents[2] / "second")
 
@@ -274,7 +284,8 @@ PLANTED = [
     ("", by_mode, 0o777, "other users may write to"),
     ("", by_mode, 0o1777, "other users may write to"),
     ("", by_owner, OTHER_USER, "belongs to another user"),
-    ("", by_link_to, 0, "is a symbolic link"),
+    ("", by_link_of_another, OTHER_USER, "belongs to another user"),
+    ("", by_link_to_anothers, OTHER_USER, "belongs to another user"),
     ("creates", by_owner, OTHER_USER, "belongs to another user"),
     ("creates", by_link_to, 0, "is a symbolic link"),
     ("ssh", by_mode, 0o777, "other users may write to"),
@@ -323,6 +334,19 @@ def test_a_folder_in_which_another_user_may_have_put_something_is_refused(
             find()
         assert str(folder / name) in str(refusal.value)
         assert variable in f"{refusal.value} {refusal.value.hint}"
+
+
+@pytest.mark.parametrize("find", [state_dir, cache_dir])
+def test_a_folder_that_the_user_keeps_elsewhere_by_a_link_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find
+) -> None:
+    folder = state_of_every_kind(tmp_path / "place")
+    by_link_to(folder, 0)
+    monkeypatch.setenv(f"TPUCTL_{find.__name__.upper()}", f"{folder}/")
+    assert find() == tmp_path / "place-elsewhere"
+    (tmp_path / "dangling").symlink_to("not-yet")
+    monkeypatch.setenv(f"TPUCTL_{find.__name__.upper()}", str(tmp_path / "dangling"))
+    assert find() == tmp_path / "not-yet"
 
 
 def test_what_others_cannot_reach_may_have_any_mode(

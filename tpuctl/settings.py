@@ -196,7 +196,8 @@ def cache_dir() -> Path:
 def state_dir() -> Path:
     """Return the folder for files that must not be lost.
 
-    Raises InvalidInputError if another user could have put something into it.
+    Raises InvalidInputError if another user could have put something into it. A link of the user's
+    own is followed.
     """
     return _own_folder("state_dir")
 
@@ -209,7 +210,13 @@ def _own_folder(name: str) -> Path:
     folder = os.path.normpath(folder)
     try:
         is_absolute = os.path.isabs(folder)
-        reason = _why_planted(folder, levels=2) if is_absolute else "it is not an absolute path."
+        # The user may keep it elsewhere, as on a larger disk: what counts then is that place.
+        if is_absolute and os.path.islink(folder):
+            reason = _why_untrusted(os.lstat(folder), folder, is_open=False)
+            folder = os.path.realpath(folder)
+        else:
+            reason = None if is_absolute else "it is not an absolute path."
+        reason = reason or _why_planted(folder, levels=2)
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}."
     if reason:
