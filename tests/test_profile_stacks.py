@@ -154,8 +154,8 @@ def test_decoding_is_a_stage_and_names_the_call_that_needs_the_pixels(tmp_path: 
     command = [sys.executable, str(program), str(tmp_path), str(image)]
     environment = {**os.environ, "PYTHONPATH": str(library)}
     found = json.loads(subprocess.check_output(command, text=True, timeout=120, env=environment))
-    assert ["decode in Own.__getitem__", f"{program}:13"] in found["0"]
-    assert ["decode in Shared.open_image", ""] in found["1"]
+    assert ["image decode in Own.__getitem__", f"{program}:13"] in found["0"]
+    assert ["image decode in Shared.open_image", ""] in found["1"]
 
 
 RANDOM = """

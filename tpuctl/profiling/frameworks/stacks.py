@@ -278,7 +278,7 @@ def _decoding_in(stage: Key, line: int) -> Key:
     """The call that decodes, as a stage of its own beside the rest of its function."""
     name, place = stage
     file = place.rpartition(":")[0]
-    return f"decode in {name}", f"{file}:{line}" if file else ""
+    return f"image decode in {name}", f"{file}:{line}" if file else ""
 
 
 def _has_just_started(frame: FrameType) -> bool:
