@@ -1,5 +1,6 @@
 """The runtime's model: added up by path, and matched with the pipeline as written."""
 
+import weakref
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -163,6 +164,29 @@ def test_a_finite_source_starts_again() -> None:
     reader = BatchReader(numbers, batch_size=2)
     assert [reader.step() for _ in range(4)] == [2, 2, 2, 2]
     assert numbers.epochs == 3
+
+
+class Alone(Numbers):
+    """A source that counts how many of its earlier iterators live when it opens the next."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.made: weakref.WeakSet[Iterator[Any]] = weakref.WeakSet()
+        self.alive: list[int] = []
+
+    def open(self) -> Iterator[Any]:
+        self.alive.append(len(self.made))
+        made = super().open()
+        self.made.add(made)
+        return made
+
+
+def test_an_epoch_ends_before_the_next_begins() -> None:
+    source = Alone()
+    reader = BatchReader(source, batch_size=1)
+    for _ in range(7):
+        reader.step()
+    assert source.alive == [0, 0, 0, 0]
 
 
 def test_an_empty_source_is_an_error_and_not_a_loop() -> None:

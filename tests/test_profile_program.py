@@ -101,7 +101,7 @@ def test_a_plain_loop_that_keeps_the_device_busy(program: Program) -> None:
 
 PY_DATASET = """
 import os
-os.environ["KERAS_BACKEND"] = "jax"
+os.environ["KERAS_BACKEND"] = "CHOSEN"
 import time
 import keras
 import numpy as np
@@ -119,9 +119,13 @@ model.fit(Batches(workers=WORKERS), epochs=2, verbose=0)
 """
 
 
+def py_dataset_program(backend: str, workers: int) -> str:
+    return PY_DATASET.replace("CHOSEN", backend).replace("WORKERS", str(workers))
+
+
 @pytest.mark.tf
 def test_the_method_of_a_py_dataset_is_the_stage(program: Program) -> None:
-    profile = profile_program(program(PY_DATASET.replace("WORKERS", "1")))
+    profile = profile_program(program(py_dataset_program("jax", workers=1)))
     assert profile.batch_size == 4
     [stage] = [stage for stage in profile.stages if stage.is_bottleneck]
     assert stage.name == "Batches.__getitem__"
@@ -131,8 +135,20 @@ def test_the_method_of_a_py_dataset_is_the_stage(program: Program) -> None:
 
 
 @pytest.mark.tf
+def test_the_method_behind_the_generator_of_keras_is_the_stage(program: Program) -> None:
+    profile = profile_program(program(py_dataset_program("tensorflow", workers=1)))
+    assert profile.batch_size == 4
+    [stage] = [stage for stage in profile.stages if stage.is_bottleneck]
+    assert stage.name == "Batches.__getitem__"
+    assert stage.location
+    assert stage.location.endswith("train.py:11")
+    assert stage.active_ms_per_example > 4
+    assert all("workers=" in a.change and "in Batches" in a.change for a in profile.advice)
+
+
+@pytest.mark.tf
 def test_what_workers_of_keras_run_is_said_to_be_unseen(program: Program) -> None:
-    profile = profile_program(program(PY_DATASET.replace("WORKERS", "2")))
+    profile = profile_program(program(py_dataset_program("jax", workers=2)))
     assert profile.stages == ()
     assert "Batches runs in 2 workers of Keras" in " ".join(profile.notes)
     assert "between stages" not in " ".join((profile.headline, *profile.evidence))
@@ -236,10 +252,10 @@ class Taken(GraphTimes):
 
     model_bytes = b""
 
-    def __init__(self, batches: int, waited_s: float) -> None:
-        self.find, self.sums = None, (batches, waited_s)
+    def __init__(self, batches: int, waited_s: float, examples: int = 0) -> None:
+        self.find, self.sums = None, (batches, waited_s, examples)
 
-    def since(self) -> tuple[int, float]:
+    def since(self) -> tuple[int, float, int]:
         return self.sums
 
 
@@ -253,6 +269,16 @@ def test_replicas_that_take_their_parts_at_once_make_one_step() -> None:
         collect(watch, [Taken(10, 1.0), Taken(10, 0.7)])
     # The first ones are counted: how long they took is not known.
     assert (series.count, len(series.steps)) == (19, 10)
+    assert set(series.examples) == {8}
+
+
+def test_a_graph_counts_the_examples_of_batches_whose_size_nobody_declares() -> None:
+    watch = Watch()
+    series = watch.of(source, lambda: Source("tf.data", ChainNode("FlatMap", "")))
+    alive = Watch()
+    watch.opened(series, alive)
+    for _ in range(2):
+        collect(watch, [Taken(10, 1.0, examples=80)])
     assert set(series.examples) == {8}
 
 

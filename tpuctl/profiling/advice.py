@@ -27,7 +27,8 @@ def advise(situation: Situation) -> tuple[Advice, ...]:
 
     Gains beyond what saturates the device count alike; the order of the rules then decides.
     """
-    is_python = situation.case.measured.kind in PYTHON_KINDS
+    measured = situation.case.measured
+    is_python = measured.kind in PYTHON_KINDS or "loader" in measured.settings
     rules = (PYTHON_RULES if is_python else TF_DATA_RULES).get(situation.finding.verdict, ())
     given = [advice for rule in rules if (advice := rule(situation))]
     least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
@@ -94,7 +95,7 @@ def _workers(at: Situation) -> Advice | None:
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
         "py_dataset": f"super().__init__(workers={count}, use_multiprocessing=True) in "
-        f"{measured.chain.name}",
+        f"{measured.settings.get('loader_class')}",
     }.get(
         measured.settings.get("loader", measured.kind),
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
@@ -106,7 +107,7 @@ def _workers(at: Situation) -> Advice | None:
         f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
         line,
         at.usable_vcpus * max(0.0, 1 - at.case.others) * 1000 / at.total_ms,
-        Change("workers", count) if measured.kind != "iterable" else None,
+        Change("workers", count) if measured.kind in ("torch", "grain") else None,
     )
 
 
@@ -124,7 +125,8 @@ def _wait_together(at: Situation) -> Advice | None:
     lines = {
         "torch": f"DataLoader(..., num_workers={count})",
         "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
-        "py_dataset": f"super().__init__(workers={count}) in {measured.chain.name}",
+        "py_dataset": f"super().__init__(workers={count}) in "
+        f"{measured.settings.get('loader_class')}",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
     return at.advice(

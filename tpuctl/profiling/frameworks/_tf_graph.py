@@ -21,6 +21,7 @@ OURS = str(Path(__file__).resolve().parents[2])
 PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 RANDOM_OPS = ("Random", "SampleDistortedBoundingBox", "Multinomial", "TruncatedNormal")
 JPEG_OPS = {"DecodeJpeg", "DecodeImage", "DecodeAndCropJpeg"}
+GENERATED_BY = "_tpuctl_generated_by"
 KNOWN_RATIO = (3, 4)  # NodeClass KNOWN_RATIO and ASYNC_KNOWN_RATIO in tensorflow's model.proto
 
 
@@ -38,16 +39,31 @@ def chain_of(dataset: Any) -> ChainNode:
     if _op(dataset) == "Options" and len(inputs) == 1:
         return chain_of(inputs[0])
     function, ops = _python_function(dataset), _graph_ops(dataset)
+    made_from = getattr(dataset, GENERATED_BY, None)
     return ChainNode(
         op=_op(dataset),
         name=_name(dataset, function),
-        label=getattr(dataset, "_name", None),
-        location=location_of_function(function),
+        label=f"{made_from.__name__}.__getitem__" if made_from else getattr(dataset, "_name", None),
+        location=location_of_function(made_from.__getitem__ if made_from else function),
         runs_python=bool(ops & PYTHON_OPS) or _is_from_generator(dataset),
         is_random=any(op.removeprefix("Stateless").startswith(RANDOM_OPS) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),
         inputs=tuple(chain_of(each) for each in inputs),
     )
+
+
+def name_generator(dataset: Any, py_dataset: Any) -> None:
+    """Let the generator that Keras wrote be known by the user's `PyDataset` behind it."""
+    for each in filter(_is_from_generator, trunk_of(dataset)):
+        setattr(each, GENERATED_BY, type(py_dataset))
+
+
+def loader_settings(dataset: Any) -> dict[str, str]:
+    """The user's `PyDataset` behind a generator; nothing for other data sets."""
+    for each in trunk_of(dataset):
+        if made_from := getattr(each, GENERATED_BY, None):
+            return {"loader": "py_dataset", "loader_class": made_from.__name__}
+    return {}
 
 
 def gives_batches(dataset: Any) -> bool:

@@ -100,7 +100,10 @@ class BatchReader:
                 return next(iterator)
             except StopIteration:
                 self.poll()
+                # Deleted before the next one is created, as in a loop of the user's: a short
+                # epoch of tf.data took half as long again beside the threads of the last one.
                 self._iterator = None
+                del iterator
                 self.epoch_examples, self._seen = self._seen, 0
             except (Exception, SystemExit) as error:
                 raise TargetError(

@@ -119,8 +119,8 @@ def hook_keras(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
         data = getattr(self.data_adapter, "py_dataset", None)
         source = watched(data or self.data_adapter, sampler)
         if data is not None:
-            lanes = max(1, data.workers)
-            source = replace(source, lanes=lanes, settings={"loader": "py_dataset"})
+            settings = {"loader": "py_dataset", "loader_class": type(data).__name__}
+            source = replace(source, lanes=max(1, data.workers), settings=settings)
         return watch.wrapped(watch.of(self, lambda: source), iter(made))
 
     iterator._get_iterator = _get_iterator

@@ -82,6 +82,20 @@ class TensorFlowHooks:
 
         data._type_spec = property(_type_spec)
 
+    def py_datasets(self, module: ModuleType) -> None:
+        """Remember whose method feeds the generator that Keras makes of a `PyDataset`."""
+        adapter: Any = module.__dict__["PyDatasetAdapter"]
+        plain = adapter.get_tf_dataset
+
+        def get_tf_dataset(self_: Any) -> Any:
+            from tpuctl.profiling.frameworks._tf_graph import name_generator
+
+            made = plain(self_)
+            name_generator(made, self_.py_dataset)
+            return made
+
+        adapter.get_tf_dataset = get_tf_dataset
+
     def distributed(self, module: ModuleType) -> None:
         """Record data sets that a strategy distributes to several devices."""
         inputs: Any = module
@@ -178,6 +192,7 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
     from tpuctl.profiling.frameworks._tf_graph import (
         chain_of,
         examples_in,
+        loader_settings,
         read_snapshot,
         settings_of,
         threads_of,
@@ -193,6 +208,7 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
             **settings_of(options),
             "batch_size": _batch_size(dataset),
             "distributed": distributed,
+            **loader_settings(dataset),
         },
         snapshot=read_snapshot if has_model else lambda _: None,
     )

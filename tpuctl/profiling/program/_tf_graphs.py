@@ -32,22 +32,24 @@ class GraphTimes:
         with tf.device("/cpu:0"):
             self.waited_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
             self.count = ResourceVariable(0, dtype=tf.int64, trainable=False)
+            self.examples = ResourceVariable(0, dtype=tf.int64, trainable=False)
             self.model = ResourceVariable("", dtype=tf.string, trainable=False)
             self.model_at_s = ResourceVariable(0.0, dtype=tf.float64, trainable=False)
         self.find: Find | None = None
-        self._previous = (0, 0.0)
+        self._previous = (0, 0.0, 0)
 
     @property
     def model_bytes(self) -> bytes:
         """The latest model of its iterator; empty if there is none."""
         return bytes(self.model.numpy())
 
-    def since(self) -> tuple[int, float]:
-        """Batches and seconds since the last call."""
+    def since(self) -> tuple[int, float, int]:
+        """Batches, seconds and, where the graph sees them, examples since the last call."""
         count, waited_s = int(self.count.numpy()), float(self.waited_s.numpy())
+        examples = int(self.examples.numpy())
         before = self._previous
-        self._previous = count, waited_s
-        return count - before[0], max(0.0, waited_s - before[1])
+        self._previous = count, waited_s, examples
+        return count - before[0], max(0.0, waited_s - before[1]), examples - before[2]
 
 
 class Graphs:
@@ -99,6 +101,8 @@ class Graphs:
             # A loop ends with an Optional that holds nothing.
             taken = tf.cast(element.has_value(), tf.int64) if hasattr(element, "has_value") else 1
             done = [times.waited_s.assign_add(now - before), times.count.assign_add(taken)]
+            if (first := next((leaf for leaf in flat if leaf.shape.rank), None)) is not None:
+                done.append(times.examples.assign_add(tf.shape(first, tf.int64)[0]))
             if getattr(iterator, "_tpuctl_ask", False):
                 _ask_for_model(tf, times, iterator._iterator_resource, now)
         if not flat:
@@ -128,19 +132,20 @@ def collect(watch: Watch, graphs: Iterable[GraphTimes]) -> None:
 
     With a strategy every replica has its own iterator and takes a part of each batch at once.
     """
-    replicas: dict[Find | None, list[tuple[int, float]]] = {}
+    replicas: dict[Find | None, list[tuple[int, float, int]]] = {}
     for times in graphs:
-        batches, waited_s = times.since()
-        replicas.setdefault(times.find, []).append((batches, waited_s))
+        batches, waited_s, examples = times.since()
+        replicas.setdefault(times.find, []).append((batches, waited_s, examples))
         if batches and times.find and times.model_bytes:
             _add_model(watch, times.model_bytes, times.find())
     for find, taken in replicas.items():
-        batches, waited_s = max(taken)
+        batches, waited_s, _ = max(taken)
         series = (find() if find else _busiest_tf_data(watch)) if batches else None
         if series is None:
             continue
-        parts = sum(count for count, _ in taken) / batches
-        examples = round(int(series.source.settings.get("batch_size") or 1) * parts)
+        known = int(series.source.settings.get("batch_size") or 1)
+        seen = sum(each or known * count for count, _, each in taken)
+        examples = round(seen / batches)
         series.arrived_unseen(batches, waited_s, time.perf_counter(), examples)
         if series.count >= 1:
             for callback in watch.begun:

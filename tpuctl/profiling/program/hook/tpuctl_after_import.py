@@ -20,6 +20,7 @@ HOOKS = {
     "tensorflow.python.data.ops.dataset_ops": "tensorflow_arguments",
     "tensorflow.python.distribute.input_lib": "tensorflow_distributed",
     "keras.src.backend.jax.trainer": "keras",
+    "keras.src.trainers.data_adapters.py_dataset_adapter": "tensorflow_py_datasets",
     "torch.utils.data.dataloader": "torch",
     "grain._src.python.dataset.dataset": "grain",
 }
