@@ -45,6 +45,12 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def modes(folder: Path) -> dict[str, int]:
+    """The permissions of every file and folder below a folder."""
+    there = (path for path in sorted(folder.rglob("*")) if not path.is_symlink())
+    return {f"mode of {path.relative_to(folder)}": path.stat().st_mode for path in there}
+
+
 def content(address: str) -> dict[str, bytes]:
     storage = open_storage(address)
     return {entry.name: storage.read(entry.name) for entry in storage.list()}
@@ -321,14 +327,20 @@ def copy_up(place: Place, stack: ExitStack) -> Opened:
     _made(place, emulator, "t1")
     _code(place)
     words = ["cp", "code", "t1:code", "--zone", A, "--json"]
-    return Opened(words, lambda: _homes(place), methods=_asked(emulator))
+
+    def result() -> dict[str, Any]:
+        (copy,) = (place.aside / "machines").glob("*/*/home/code")
+        return {**_homes(place), **modes(copy)}
+
+    return Opened(words, result, methods=_asked(emulator))
 
 
 def copy_down(place: Place, stack: ExitStack) -> Opened:
     opened = copy_up(place, stack)
     assert place.run(opened.words).code == 0
     out = place.root / "out"
-    return Opened(["cp", "t1:code", str(out), "--zone", A, "--json"], lambda: tree(out))
+    words = ["cp", "t1:code", str(out), "--zone", A, "--json"]
+    return Opened(words, lambda: {**tree(out), **modes(out)})
 
 
 def launch_on(place: Place, stack: ExitStack) -> Opened:

@@ -15,8 +15,8 @@ pytest.importorskip("pathspec")
 from tests.test_remote_malformed import answer
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent import wire
-from tpuctl.remote.agent.tree import RECORD, WHOLE
-from tpuctl.remote.agent.unpack import same_without_case
+from tpuctl.remote.agent.tree import RECORD, WHOLE, pack, scan
+from tpuctl.remote.agent.unpack import Receiver, same_without_case
 from tpuctl.remote.copy import copy, preview_copy
 from tpuctl.remote.copy_plan import CopyResults, plan_copy
 from tpuctl.storage.local import free_bytes
@@ -107,6 +107,34 @@ def test_the_same_copy_again_finds_what_it_has_copied(own: Slice, here: Path) ->
     (own.folder(0) / "log" / "b").write_text("honest")
     for _ in range(2):
         assert fetch(own, ":log", here.parent / "new").exit_code == 0
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_same_copy_again_completes_an_interrupted_one(
+    own: Slice, here: Path, is_killed: bool
+) -> None:
+    source, new = own.folder(0) / "log", here.parent / "new"
+    (source / "sub").mkdir(parents=True, mode=0o755)
+    (source / "sub" / "a").write_text("honest")
+    (source / "b").write_text("honest")
+    entries, _ = scan(str(source), lambda *_: True)
+    receiver = Receiver(str(new), dict(enumerate(entries)))
+    missing, _ = receiver.compare()
+    receiver.expect(missing)
+    for data in pack(str(source), entries, missing):
+        receiver.feed(data)
+    (new / "b").mkdir()
+    with pytest.raises(IsADirectoryError):
+        receiver.commit([])
+    if is_killed:
+        os.close(receiver._part)
+        receiver._part = -1
+    receiver.close()
+    (new / "b").rmdir()
+    assert (new / "sub" / "a").read_text() == "honest"
+    assert fetch(own, ":log", new).exit_code == 0
+    assert below(new) == {"b", "sub", "sub/a"}
+    assert (new / "sub").stat().st_mode == (source / "sub").stat().st_mode
 
 
 @pytest.mark.parametrize(("later_ns", "more"), [(1, []), (0, ["b"])])

@@ -91,14 +91,21 @@ def accept(offer: Offer, host: Host, asked: str, target: Path, *, is_single: boo
 
 
 def _is_new_or_same(target: Path, accepted: Accepted) -> bool:
-    """Whether a folder holds nothing but what the same copy made, which may have been killed."""
+    """Whether a folder holds nothing but what the same copy made, which may have been interrupted.
+
+    An interrupted copy leaves its folder for incoming files, and new folders without their modes.
+    """
     names = {path.name for path in target.iterdir()} if target.is_dir() else set()
     own = {name for name in names if not is_part(name)}
-    offered = {tuple(entry.as_list()) for entry in accepted.entries.values()}
+    offered = {_identity(entry) for entry in accepted.entries.values()}
     if not own or not own <= {path for path, *_ in offered}:
         return not own
-    there = {tuple(entry.as_list()) for entry in scan(str(target), lambda *_: True)[0]}
+    there = {_identity(entry) for entry in scan(str(target), lambda *_: True)[0]}
     return there == offered or (own != names and there <= offered)
+
+
+def _identity(entry: TreeEntry) -> tuple[object, ...]:
+    return (entry.path, FOLDER) if entry.kind == FOLDER else tuple(entry.as_list())
 
 
 def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: Path) -> Accepted:

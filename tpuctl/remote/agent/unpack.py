@@ -56,6 +56,10 @@ class Receiver:
         self._staged: set[int] = set()
         self._stage, self._stage_of = -1, -1
         self._modes: list[int] = []
+        # Whether some files are in their place and others are not; an earlier attempt that ended so
+        # left its folder for incoming files, and new folders without their modes.
+        self._is_partial = False
+        self._resumes = any(map(is_part, os.listdir(self._folders[""])))
         # The start of an incomplete record, and the file that is being received.
         self._rest = b""
         self._file, self._index, self._missing = -1, -1, 0
@@ -79,8 +83,7 @@ class Receiver:
                 if state is None or self._read_link(entry) != entry.link:
                     self._links.append(index)
             elif entry.kind == FOLDER:
-                if state is None:
-                    self._new[entry.path] = index
+                self._compare_folder(index, state)
             elif state is None or not stat.S_ISREG(state.st_mode) or state.st_size != entry.size:
                 missing.append(index)
             elif state.st_mtime_ns != entry.mtime_ns:
@@ -88,6 +91,13 @@ class Receiver:
             elif stat.S_IMODE(state.st_mode) & 0o777 != entry.mode:
                 self._modes.append(index)
         return missing, doubtful
+
+    def _compare_folder(self, index: int, state: os.stat_result | None) -> None:
+        entry = self._entries[index]
+        if state is None:
+            self._new[entry.path] = index
+        elif self._resumes and stat.S_IMODE(state.st_mode) & 0o777 != entry.mode:
+            self._modes.append(index)
 
     def digests(self, indices: Iterable[int]) -> list[str]:
         """Return the digests of existing files."""
@@ -130,7 +140,7 @@ class Receiver:
         """Put everything into place: folders, files, links; then modes and times."""
         if self._index >= 0 or self._rest or self._expected:
             raise WireError("not every file has arrived")
-        made = [entry for entry in self._entries.values() if self._make_folder(entry)]
+        made = [index for index, entry in self._entries.items() if self._make_folder(entry)]
         for index in self._arrived:
             self._put_in_place(index)
         for index in self._links:
@@ -142,16 +152,25 @@ class Receiver:
             times = (entry.mtime_ns, entry.mtime_ns)
             os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
         # Folders last, deepest first: a new mode may take away our own access.
-        for entry in [self._entries[index] for index in (*touched, *self._modes)] + made[::-1]:
+        for index in sorted((*touched, *self._modes, *made), reverse=True):
+            entry = self._entries[index]
             folder, name = self._where(entry)
             os.chmod(name, entry.mode, dir_fd=folder)
+        self._is_partial = False
 
     def close(self) -> None:
-        """Remove what was not put into place."""
+        """Remove what was not put into place.
+
+        The folder for incoming files is kept, empty, if only some were: the next attempt sees by it
+        that the others are ours.
+        """
         for descriptor in (self._file, self._stage):
             if descriptor >= 0:
                 os.close(descriptor)
-        if self._part >= 0:
+        if self._part >= 0 and self._is_partial:
+            _empty(self._part)
+            os.close(self._part)
+        elif self._part >= 0:
             _remove_part(self._folders[""], self._part_name, self._part)
         for descriptor in self._folders.values():
             os.close(descriptor)
@@ -208,6 +227,7 @@ class Receiver:
     def _put_in_place(self, index: int) -> None:
         folder, name = self._where(self._entries[index])
         os.replace(str(index), name, src_dir_fd=self._part, dst_dir_fd=folder)
+        self._is_partial = True
 
     def _make_folder(self, entry: TreeEntry) -> bool:
         if entry.kind != FOLDER:
@@ -220,6 +240,7 @@ class Receiver:
             os.mkdir(name, 0o700, dir_fd=folder)
         except FileExistsError:
             return False
+        self._is_partial = True
         return True
 
     def _place_folder(self, staged: int, folder: int, name: str) -> bool:
@@ -230,12 +251,14 @@ class Receiver:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
         else:
+            self._is_partial = True
             return True
         target = self._existing_folder(self._entries[staged].path)
         source = os.open(str(staged), _OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self._part)
         try:
             for file in os.listdir(source):
                 os.replace(file, file, src_dir_fd=source, dst_dir_fd=target)
+                self._is_partial = True
         finally:
             os.close(source)
         return False
