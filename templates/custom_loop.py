@@ -256,7 +256,13 @@ def check_same_run(before: dict, now: dict) -> None:
 def restore(checkpoint: Path, settings: dict, variables) -> int:
     """Go to where the run was saved; returns the number of steps that are done."""
     with np.load(checkpoint) as saved:
-        check_same_run(json.loads(str(saved["settings"])), settings)
+        try:
+            before = json.loads(str(saved["settings"]))
+        except (KeyError, ValueError):
+            raise SystemExit(
+                f"{checkpoint} is not of this template. Choose another --out, or --overwrite it"
+            ) from None
+        check_same_run(before, settings)
         for name, variable in variables.items():
             variable.assign(saved[name])
         return int(saved["step"])
@@ -372,7 +378,8 @@ def main() -> None:
             rate = args.batch_size / step_s[-1]
             print(f"step {step + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
         if leaving:
-            print(f"stopped after step {step + 1}; the same command resumes there", flush=True)
+            how = "the same command" + " without --overwrite" * args.overwrite
+            print(f"stopped after step {step + 1}; {how} resumes there", flush=True)
             sys.exit(128 + stopped[0])
 
     executed = executed_by(strategy, counter)

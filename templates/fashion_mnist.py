@@ -147,8 +147,10 @@ class Steps(keras.callbacks.Callback):
             signal.signal(number, lambda number, frame: self.signals.append(number))
         if self.path.exists() and not args.overwrite:
             with np.load(self.path) as saved:
-                if saved["settings"] != settings:
-                    parser.error(f"--out has {saved['settings']}, not {settings}: --overwrite?")
+                was, now = (set(str(text).split(", ")) for text in (saved["settings"], settings))
+                if was != now:
+                    was, now = (", ".join(sorted(d)) or "nothing" for d in (was - now, now - was))
+                    parser.error(f"--out has a run with {was}, not {now}: --overwrite?")
                 for number, variable in enumerate([*model.variables, *model.optimizer.variables]):
                     variable.assign(saved[f"arr_{number}"])
                 self.step = int(saved["step"])
@@ -166,7 +168,8 @@ class Steps(keras.callbacks.Callback):
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; run it again\n")
+            again = "run it again" + " without --overwrite" * self.args.overwrite
+            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; {again}\n")
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""

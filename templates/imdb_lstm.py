@@ -30,9 +30,7 @@ import keras  # noqa: E402
 from keras import layers  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-parser.add_argument(
-    "--data", default="fake", help="a CSV file or imdb.npz, here or gs://, or 'fake'"
-)
+parser.add_argument("--data", default="fake", help="CSV or imdb.npz, here or gs://, or 'fake'")
 parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--batch-size", type=int, default=64, help="global: over all replicas")
@@ -71,7 +69,6 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
     with open_file(args.data) as file:
         rows = list(csv.DictReader(file))
     y = np.array([row["sentiment"] == "positive" for row in rows], np.int32)
-    # The line breaks of the reviews are HTML.
     words = [re.findall(r"[a-z0-9']+", r["review"].lower().replace("<br />", " ")) for r in rows]
     test = len(rows) * 4 // 5
     counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
@@ -157,8 +154,10 @@ class Steps(keras.callbacks.Callback):
             signal.signal(number, lambda number, frame: self.signals.append(number))
         if self.path.exists() and not args.overwrite:
             with np.load(self.path) as saved:
-                if saved["settings"] != settings:
-                    parser.error(f"--out has {saved['settings']}, not {settings}: --overwrite?")
+                was, now = (set(str(text).split(", ")) for text in (saved["settings"], settings))
+                if was != now:
+                    was, now = (", ".join(sorted(d)) or "nothing" for d in (was - now, now - was))
+                    parser.error(f"--out has a run with {was}, not {now}: --overwrite?")
                 for number, variable in enumerate([*model.variables, *model.optimizer.variables]):
                     variable.assign(saved[f"arr_{number}"])
                 self.step = int(saved["step"])
@@ -176,7 +175,8 @@ class Steps(keras.callbacks.Callback):
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; run it again\n")
+            again = "run it again" + " without --overwrite" * self.args.overwrite
+            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; {again}\n")
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""

@@ -390,8 +390,10 @@ def save(path: Path, state: dict, **more) -> None:
 def restore(checkpoint: Path, settings: str, state: dict) -> dict:
     """Return the state that was saved last; refuse that of a run with other mathematics."""
     with np.load(checkpoint) as saved:
-        if saved["settings"] != settings:
-            parser.error(f"--out has {saved['settings']}, not {settings}: --overwrite?")
+        was, now = (set(str(text).split(", ")) for text in (saved["settings"], settings))
+        if was != now:
+            was, now = (", ".join(sorted(part)) or "nothing" for part in (was - now, now - was))
+            parser.error(f"--out has a run with {was}, not {now}: --overwrite?")
         keystr = jax.tree_util.keystr
         return jax.tree_util.tree_map_with_path(lambda key, _: saved[keystr(key)], state)
 
@@ -519,7 +521,8 @@ def main() -> None:
                 epochs[-1]["val_accuracy"] = round(float(np.mean(right)), 4)
             print(f"epoch: {epochs[-1]}", flush=True)
         if leaving:
-            print(f"stopped after step {count}; the same command resumes there", flush=True)
+            how = "the same command" + " without --overwrite" * args.overwrite
+            print(f"stopped after step {count}; {how} resumes there", flush=True)
             raise SystemExit(128 + stopped[0])
 
     if args.find_lr:

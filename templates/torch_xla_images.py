@@ -337,7 +337,13 @@ def work(index: int, args: argparse.Namespace) -> None:
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         saved = torch.load(checkpoint, weights_only=True)
         if saved["settings"] != settings:
-            raise SystemExit(f"--out has {saved['settings']}, not {settings}: --overwrite?")
+            was, now = (
+                ", ".join(f"{name} {value}" for name, value in sorted(one.items() - other.items()))
+                for one, other in itertools.permutations((saved["settings"], settings))
+            )
+            raise SystemExit(
+                f"--out has a run with {was or 'nothing'}, not {now or 'nothing'}: --overwrite?"
+            )
         first_step = saved["step"]
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
@@ -400,7 +406,8 @@ def work(index: int, args: argparse.Namespace) -> None:
             epochs.append({"step": step + 1, "loss": loss, "val_accuracy": float(right.mean())})
             say(f"epoch: {epochs[-1]}", flush=True)
         if leaving:
-            say(f"stopped after step {step + 1}; the same command resumes there", flush=True)
+            how = "the same command" + " without --overwrite" * args.overwrite
+            say(f"stopped after step {step + 1}; {how} resumes there", flush=True)
             raise SystemExit(128 + stopped[0])
     if args.find_lr:
         # Where the smoothed loss falls fastest, before it explodes.

@@ -111,6 +111,8 @@ def test_a_near_miss_is_offered(script: Path, choice) -> None:
         (["--dry", "--set", "steps=3"], ["--dry", "--steps", "3"]),
         (["--set", "dry=true", "--set", "cache=false"], ["--dry", "--no-cache"]),
         (["--set", "dry=false", "--set", "cache"], ["--cache"]),
+        (["--no-cache"], ["--no-cache"]),
+        (["--cache"], ["--cache"]),
         (["--", "--steps", "4"], ["--steps", "4"]),
     ],
 )
@@ -129,7 +131,9 @@ def test_help_with_a_script_lists_its_flags(tpuctl: Tpuctl, script: Path) -> Non
     assert "how many" not in tpuctl("launch", "--help").stdout
 
 
-@pytest.mark.parametrize("words", [["--stpes", "2"], ["--dry=perhaps"], ["--steps"]])
+@pytest.mark.parametrize(
+    "words", [["--stpes", "2"], ["--dry=perhaps"], ["--steps"], ["--no-cache=true"], ["--no-dry"]]
+)
 def test_wrong_flags_of_a_script_are_refused(
     tpuctl: Tpuctl, script: Path, words: list[str]
 ) -> None:

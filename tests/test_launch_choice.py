@@ -1,4 +1,7 @@
+import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +66,20 @@ def test_what_is_to_be_installed_sees_the_accelerator() -> None:
     with pytest.raises(NotFoundError) as caught:
         pick_choice(SCRIPT, nothing, preferred="jax", accelerator="gpu")
     assert caught.value.hint == "pip install -U 'tensorflow[and-cuda]'"
+
+
+@pytest.mark.parametrize("accelerator", ["none", "gpu", "tpu"])
+def test_the_torch_that_a_template_needs_is_of_the_same_release_as_its_torch_xla(
+    accelerator: str,
+) -> None:
+    script = describe_script(find_template("torch-xla-images"))
+    nothing = offers(torch="not-installed")
+    with pytest.raises(NotFoundError) as caught:
+        pick_choice(script, nothing, preferred="jax", accelerator=accelerator)
+    words = shlex.split(caught.value.hint or "")[3:5]
+    release = re.search(r"pip install torch==([\d.]+)", Path(script.path).read_text())
+    assert release
+    assert [word.partition("==")[2] for word in words] == [release[1]] * 2
 
 
 def test_tensorflow_for_tpus_is_not_put_beside_jax() -> None:

@@ -46,7 +46,9 @@ def plain(tmp_path: Path) -> Path:
 def test_a_script_says_what_it_runs_on_and_whether_it_spreads_itself(
     code: str, frameworks: tuple[str, ...], is_plain_keras: bool
 ) -> None:
-    assert read_source(ast.parse(code)) == Source(frameworks, is_plain_keras)
+    assert read_source(ast.parse(code)) == Source(
+        frameworks, is_plain_keras, needs_xla="torch_xla" in code
+    )
 
 
 def test_every_template_takes_its_strategy_by_a_flag() -> None:
@@ -85,7 +87,7 @@ def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> No
 def test_a_script_whose_tensorflow_cannot_be_split_says_so(tmp_path: Path) -> None:
     path = tmp_path / "loop.py"
     path.write_text("import tensorflow as tf\ntf.distribute.get_strategy()")
-    with pytest.raises(UsageError, match="loop has no --cpu-devices"):
+    with pytest.raises(UsageError, match=r"loop\.py has no --cpu-devices"):
         plan_training(str(path), diagnosed(HERE), cpu_devices=2)
 
 

@@ -118,11 +118,11 @@ def test_a_signal_between_saving_and_leaving_loses_no_step(
     tmp_path: Path, template: str, backend: str
 ) -> None:
     # Longer than a fast machine needs until it says how a step went for the first time.
-    endless = ("--save-every", 10**6, "--epochs", 10**5)
+    endless = ("--save-every", 10**6, "--epochs", 10**5, "--overwrite")
     told = told_to_stop_while_speaking(template, backend, tmp_path, *endless)
     with np.load(tmp_path / "checkpoint.npz") as saved:
         [step] = (int(saved[name]) for name in ("step", "['step']") if name in saved.files)
-    assert f"stopped after step {step};" in told
+    assert f"stopped after step {step}; the same command without --overwrite resumes" in told
 
 
 def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: Path) -> None:
@@ -133,6 +133,11 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: 
     assert "--data fake" in refused("custom-loop", "tensorflow", tmp_path, "--data", "no.csv")
     (tmp_path / "manifest.json").write_text("{nope")
     assert "--data: could not read" in refused("jax-images", "jax", tmp_path, "--data", tmp_path)
+    np.savez(tmp_path / "checkpoint.npz", settings="batch 32, rate 0.001", step=4)
+    kept = (tmp_path / "checkpoint.npz").read_bytes()
+    for template, backend in (("jax-images", "jax"), ("custom-loop", "tensorflow")):
+        assert "--overwrite" in refused(template, backend, tmp_path, "--data", "fake")
+    assert (tmp_path / "checkpoint.npz").read_bytes() == kept
     words = tmp_path / "words.csv"
     words.write_text("1,x,setosa\n")
     said = refused("custom-loop", "tensorflow", tmp_path, "--data", words)

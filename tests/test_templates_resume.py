@@ -80,9 +80,7 @@ def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
     first = train(template, "jax", tmp_path, *options, "--steps", 2)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     told = refused(template, "jax", tmp_path, *options, "--steps", 4, "--learning-rate", 0.5)
-    assert "0.001" in told
-    assert "0.5" in told
-    assert "--overwrite" in told
+    assert "--out has a run with rate 0.001, not rate 0.5: --overwrite?" in told
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert "2 steps are done already" in said(template, "jax", tmp_path, *options, "--steps", 2)
     # Two devices instead of one compute the same: the run goes on.

@@ -29,6 +29,7 @@ class LaunchCommand(TyperCommand):
             option for param in self.params for option in (*param.opts, *param.secondary_opts)
         )
         ours = {*options, *ctx.help_option_names}
+        flags |= {f"--no-{name[2:]}": flag for name, flag in flags.items() if flag.type == "yes|no"}
         flags = {name: flag for name, flag in flags.items() if name not in ours}
         found, words = [], list(args)
         while words:
@@ -42,7 +43,10 @@ class LaunchCommand(TyperCommand):
                 continue
             if not (equals or flag.is_switch) and words:
                 value = words.pop(0)
-            found += ["--set", name[2:] if flag.is_switch and not equals else f"{name[2:]}={value}"]
+            setting = f"{name[2:]}={value}"
+            if flag.is_switch and not equals:
+                setting = f"{flag.name[2:]}={'true' if name == flag.name else 'false'}"
+            found += ["--set", setting]
         return found
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

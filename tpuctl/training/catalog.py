@@ -49,6 +49,7 @@ class Template(Outcome):
     frameworks: tuple[str, ...]
     usage: str = field(metadata={"lines": True})
     is_plain_keras: bool = False
+    needs_xla: bool = field(default=False, metadata={"internal": True})
 
     @property
     def reads_shards(self) -> bool:
@@ -110,13 +111,14 @@ def describe_script(path: Path) -> Template:
     doc = ast.get_docstring(tree) or ""
     source, flags = read_source(tree), tuple(_flags(tree))
     return Template(
-        name=_template_name(path),
+        name=_template_name(path) if is_template(str(path)) else path.name,
         summary=doc.split("\n\n")[0].replace("\n", " "),
         path=str(path),
         flags=flags,
         frameworks=source.frameworks,
         usage="\n\n".join(doc.split("\n\n")[1:]),
         is_plain_keras=source.is_plain_keras and all(flag.name != "--strategy" for flag in flags),
+        needs_xla=source.needs_xla,
     )
 
 

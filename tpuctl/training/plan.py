@@ -228,7 +228,7 @@ def _missing(
     """Build the error that says which package to install for this accelerator."""
     if "tensorflow" in wanted and accelerator == "none":
         return MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
-    line = snippets.install_line(accelerator, wanted)
+    line = snippets.install_line(accelerator, wanted, with_xla=script.needs_xla)
     has_jax = any(c.framework == "jax" and c.strategy != _NOT_INSTALLED for c in choices)
     if has_jax and "tensorflow-tpu" in line:  # F20
         line = f"In a new environment, since it replaces the libtpu of the installed JAX: {line}"

@@ -203,7 +203,7 @@ def _choice(
     except (MissingExtraError, NotFoundError) as error:
         known = (framework,) if framework != "auto" else script.frameworks or ("jax",)
         wanted = " or ".join(known)
-        install = snippets.install_line(situation.accelerator, known)
+        install = snippets.install_line(situation.accelerator, known, with_xla=script.needs_xla)
         raise NotFoundError(
             f"{script.name} needs {wanted}, which is not installed on {host.label}.",
             hint=f"Install it on all workers: tpuctl run {host.target} -- {install}",

@@ -114,6 +114,8 @@ class Training(LaunchPlan):
         how = how_it_ended(self.returncode)
         last = f": {self.last_words[-1].strip()}" if self.last_words else "."
         hint = f"Run it without tpuctl: {shlex.join(self.argv)}"
+        if is_template(self.script):
+            hint = "What it printed above says why."
         if known := self.explanation:
             command = f" Run: {known.fix_command}" if known.fix_command else ""
             hint = f"{known.code}: {known.title}. {known.fix}{command}"

@@ -21,12 +21,15 @@ import sys
 
 subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"])
 """
-# The package for each accelerator, of JAX as docs.jax.dev (installation) says.
+# The package for each accelerator, of JAX as docs.jax.dev (installation) says. torch_xla loads only
+# with the torch of its own release, and PyPI's torch brings 5 GB for Nvidia's GPUs.
 _PACKAGES = {
     "jax": {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"},
     "tensorflow": {"tpu": "tensorflow-tpu", "gpu": "tensorflow[and-cuda]"},
-    "torch": {"tpu": "torch' 'torch_xla[tpu]"},
+    "torch": {"tpu": "torch==2.9.0' 'torch_xla[tpu]==2.9.0"},
 }
+_XLA_ON_CPU = "torch==2.9.0' 'torch_xla==2.9.0"
+_TORCH_FOR_CPUS = " --extra-index-url https://download.pytorch.org/whl/cpu"
 
 _TF_TPU = """\
 import tensorflow as tf
@@ -216,13 +219,18 @@ def install_jax(accelerator: str) -> str:
     return _INSTALL.format(package=_PACKAGES["jax"].get(accelerator, "jax"))
 
 
-def install_line(accelerator: str, frameworks: Sequence[str] = ("jax",)) -> str:
+def install_line(
+    accelerator: str, frameworks: Sequence[str] = ("jax",), *, with_xla: bool = False
+) -> str:
     """Return the pip command that installs one of the frameworks for the accelerator.
 
-    On a TPU, JAX is preferred: TensorFlow supports few generations.
+    On a TPU, JAX is preferred: TensorFlow supports few generations. `with_xla` adds PyTorch/XLA to
+    PyTorch on other machines, too.
     """
     name = "jax" if accelerator == "tpu" and "jax" in frameworks else frameworks[0]
-    return f"pip install -U '{_PACKAGES[name].get(accelerator, name)}'"
+    package = _PACKAGES[name].get(accelerator, _XLA_ON_CPU if with_xla else name)
+    on_cpu = name == "torch" and (accelerator == "none" or package == _XLA_ON_CPU)
+    return f"pip install -U '{package}'{_TORCH_FOR_CPUS * on_cpu}"
 
 
 def known(framework: str) -> tuple[str, ...]:

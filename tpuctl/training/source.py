@@ -15,11 +15,13 @@ _DISTRIBUTED = {
 class Source:
     """The frameworks that a script can use, best first; empty if unknown.
 
-    `is_plain_keras` means that it trains with Keras and has no strategy code.
+    `is_plain_keras` means that it trains with Keras and has no strategy code, `needs_xla` that it
+    imports PyTorch/XLA.
     """
 
     frameworks: tuple[str, ...]
     is_plain_keras: bool
+    needs_xla: bool
 
 
 def read_source(tree: ast.Module) -> Source:
@@ -29,7 +31,8 @@ def read_source(tree: ast.Module) -> Source:
     names |= {part for module in modules for part in module.split(".")}
     uses_keras = "keras" in names
     frameworks = _stated(tree) or _backend(tree) or _imported(modules, uses_keras)
-    return Source(frameworks, uses_keras and not names & _DISTRIBUTED)
+    is_plain_keras = uses_keras and not names & _DISTRIBUTED
+    return Source(frameworks, is_plain_keras, needs_xla="torch_xla" in names)
 
 
 def _modules(tree: ast.Module) -> Iterator[str]:
