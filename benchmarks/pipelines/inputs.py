@@ -290,14 +290,14 @@ def review_folder() -> Path:
 
 
 def wiki_dump() -> str:
-    """A bz2 file of pages with markup, as Wikipedia is published."""
+    """A bz2 file of articles and talk pages with markup, as Wikipedia is published."""
 
     def write(place: Path) -> None:
         lines = Path(sentences()).read_text().splitlines()
         with bz2.open(place, "wt") as file:
             for index in range(0, len(lines), 4):
                 text = f"'''{lines[index]}''' {lines[index + 1]}\n[[{lines[index + 2][:20]}]]"
-                file.write(f"<page>\n<title>{index}</title>\n<text>{text}\n")
+                file.write(f"<page>\n<ns>{index // 4 % 2}</ns>\n<text>{text}\n")
                 file.write(f"{lines[index + 3]} {{{{cite}}}}</text>\n</page>\n")
 
     return str(_made("pages.xml.bz2", write))

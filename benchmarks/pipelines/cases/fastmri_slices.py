@@ -32,7 +32,7 @@ def read_slice(path: str, index: int) -> Any:
 def apply_mask(kspace: Any) -> Any:
     mask = torch.rand(256) < 0.25
     mask[118:138] = True
-    return kspace * mask
+    return kspace.mul_(mask)
 
 
 @stage(lambda kspace: KSPACE)

@@ -18,15 +18,15 @@ STAGES = {
 }
 
 
-LENGTH = 512
-TOKENS = {"inputs": np.ones(160, "int32"), "targets": np.ones(160, "int32")}
+LENGTH = 2048
+TOKENS = {"inputs": np.ones(1300, "int32"), "targets": np.ones(1300, "int32")}
 SCORES = {chr(a) + chr(b): (a * 31 + b * 17) % 97 for a in range(97, 123) for b in range(97, 123)}
 
 
-@stage(lambda line: TOKENS)
-def tokenize(line: str) -> Any:
+@stage(lambda text: TOKENS)
+def tokenize(text: str) -> Any:
     ids = [1]
-    for word in line.split():
+    for word in text.split():
         # The best way to cut a word into one and two letters, as a unigram model does.
         best = [(0, 0)]
         for end in range(1, len(word) + 1):
@@ -53,8 +53,10 @@ def shift(packed: Any) -> Any:
 def make() -> Any:
     with open(sentences()) as file:
         lines = file.read().splitlines()
-    data = grain.MapDataset.source(lines).shuffle(seed=0).repeat().map(tokenize).to_iter_dataset()
+    texts = [" ".join(lines[i : i + 8]) for i in range(0, len(lines), 8)]
+    data = grain.MapDataset.source(texts).shuffle(seed=0).repeat().map(tokenize)
+    data = data.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=16))
     data = grain.experimental.FirstFitPackIterDataset(
-        data, length_struct={"inputs": LENGTH, "targets": LENGTH}, num_packing_bins=16
+        data, length_struct={"inputs": LENGTH, "targets": LENGTH}, num_packing_bins=4
     )
-    return data.map(shift).batch(16, drop_remainder=True)
+    return data.map(shift).batch(4, drop_remainder=True)

@@ -19,13 +19,14 @@ STAGES = {
 }
 
 
-NODES, FEATURES = 20_000, 64
+torch.set_num_threads(1)
+NODES, FEATURES = 20_000, 32
 RANDOM = np.random.default_rng(0)
 STARTS = np.concatenate([[0], np.cumsum(RANDOM.integers(1, 40, NODES))])
 COLUMNS = RANDOM.integers(0, NODES, STARTS[-1])
 X = torch.rand(NODES, FEATURES)
-EDGES = np.stack([np.arange(1000) % 128, np.arange(1000) + 128])
-READY = torch.zeros(1024, FEATURES)
+EDGES = np.stack([np.arange(1200) % 128, np.arange(1200) + 128])
+READY = torch.zeros(5000, FEATURES)
 
 
 @stage(lambda nodes, size: EDGES)
@@ -40,7 +41,7 @@ def sample_neighbors(nodes: Any, size: int) -> Any:
     return np.array([targets, sources])
 
 
-@stage(lambda nodes, edges: (np.arange(1024), EDGES))
+@stage(lambda nodes, edges: (np.arange(5000), EDGES))
 def relabel(nodes: Any, edges: Any) -> Any:
     found, places = np.unique(np.concatenate([nodes, edges.ravel()]), return_inverse=True)
     return found, places[len(nodes) :].reshape(2, -1)

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import cv2
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +16,7 @@ STAGES = {
     "read_frames": r"read_frames",
     "format_frames": r"format_frames",
 }
+IS_PROGRAM = True
 
 
 COUNT, STEP = 8, 5
@@ -55,3 +57,11 @@ def make() -> Any:
     spec = (tf.TensorSpec((COUNT, 112, 112, 3), tf.float32), tf.TensorSpec((), tf.int16))
     data = tf.data.Dataset.from_generator(FrameGenerator(), output_signature=spec)
     return data.batch(4).prefetch(tf.data.AUTOTUNE)
+
+
+if __name__ == "__main__":
+    model = keras.Sequential(
+        [keras.layers.GlobalAveragePooling3D(), keras.layers.Dense(10, activation="softmax")]
+    )
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(make(), epochs=1000, verbose=0)

@@ -19,7 +19,7 @@ STAGES = {
 
 
 with bz2.open(wiki_dump(), "rb") as file:
-    BLOCKS = [each for each in iter(lambda: file.read(2**16), b"")]
+    BLOCKS = list(iter(lambda: file.read(2**16), b""))
 PAGE = BLOCKS[0].partition(b"<text>")[2].partition(b"</text>")[0].decode()
 COUNTS = np.zeros(2000, "int64")
 MARKUP = re.compile(r"\{\{[^{}]*\}\}|'{2,}|\[\[|\]\]")
@@ -32,13 +32,14 @@ def decompress(path: str) -> Any:
             yield block
 
 
-@stage(lambda blocks: (PAGE for block in blocks for _ in range(len(block) // 1250)))
+@stage(lambda blocks: (PAGE for block in blocks for _ in range(len(block) // 2500)))
 def extract_pages(blocks: Any) -> Any:
     left = b""
     for block in blocks:
         *pages, left = (left + block).split(b"</page>")
         for page in pages:
-            yield page.partition(b"<text>")[2].partition(b"</text>")[0].decode()
+            if b"<ns>0</ns>" in page:
+                yield page.partition(b"<text>")[2].partition(b"</text>")[0].decode()
 
 
 @stage(lambda text: PAGE)

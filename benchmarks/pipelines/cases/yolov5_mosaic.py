@@ -19,6 +19,7 @@ STAGES = {
 
 
 cv2.setNumThreads(0)
+torch.set_num_threads(1)
 SIZE = 320
 SMALL = photograph(0, 240, SIZE)
 IMAGE = photograph(0, SIZE, SIZE)

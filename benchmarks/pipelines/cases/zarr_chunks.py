@@ -18,6 +18,7 @@ STAGES = {
     "decompress": r"decompress",
     "patches": r"patches",
 }
+IS_PROGRAM = True
 
 
 CONTENT = Path(packed_arrays()[0]).read_bytes()
@@ -27,7 +28,7 @@ PATCHES = torch.zeros(4, 3, 64, 64)
 
 @stage(lambda key: CONTENT)
 def fetch_chunk(key: str) -> bytes:
-    time.sleep(0.03)
+    time.sleep(0.1)
     return Path(key).read_bytes()
 
 
@@ -56,3 +57,13 @@ class XBatcherPyTorchDataset(torch.utils.data.Dataset[Any]):
 
 def make() -> Any:
     return torch.utils.data.DataLoader(XBatcherPyTorchDataset(), batch_size=4, shuffle=True)
+
+
+if __name__ == "__main__":
+    model = torch.nn.Conv2d(3, 1, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(1000):
+        for batch in make():
+            optimizer.zero_grad()
+            model(batch.flatten(0, 1)).square().mean().backward()
+            optimizer.step()

@@ -1,4 +1,4 @@
-"""Keras text classification from raw files: a TextVectorization layer in tf.data, then fit."""
+"""Keras text classification from raw files: a TextVectorization layer in tf.data."""
 
 from typing import Any
 
@@ -14,7 +14,6 @@ STAGES = {
     "custom_standardization": r"standardi[sz]",
     "vectorize_text": r"vectorize_text",
 }
-IS_PROGRAM = True
 
 
 TEXTS = tf.constant([(review_folder() / "pos" / "1_1.txt").read_text()] * 32)
@@ -50,15 +49,3 @@ def make() -> Any:
             review_folder(), batch_size=32, verbose=False
         )
     return data.map(standardize).map(vectorize_text).prefetch(10)
-
-
-if __name__ == "__main__":
-    model = keras.Sequential(
-        [
-            keras.layers.Embedding(20_000, 4),
-            keras.layers.GlobalAveragePooling1D(),
-            keras.layers.Dense(1, activation="sigmoid"),
-        ]
-    )
-    model.compile("sgd", "binary_crossentropy")
-    model.fit(make(), epochs=1000, verbose=0)
