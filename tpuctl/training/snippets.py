@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from tpuctl.runtime.versions import parse, tables
+
 PJRT_VARIABLES = """\
 import importlib.util
 import os
@@ -21,15 +23,13 @@ import sys
 
 subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"])
 """
-# The package for each accelerator, of JAX as docs.jax.dev (installation) says. torch_xla loads only
-# with the torch of its own release, and PyPI's torch brings 5 GB for Nvidia's GPUs.
+# The package for each accelerator, of JAX as docs.jax.dev (installation) says.
 _PACKAGES = {
     "jax": {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"},
     "tensorflow": {"tpu": "tensorflow-tpu", "gpu": "tensorflow[and-cuda]"},
-    "torch": {"tpu": "torch==2.9.0' 'torch_xla[tpu]==2.9.0"},
+    "torch": {"tpu": "torch~={release}' 'torch_xla[tpu]~={release}"},
 }
-_XLA_ON_CPU = "torch==2.9.0' 'torch_xla==2.9.0"
-_TORCH_FOR_CPUS = " --extra-index-url https://download.pytorch.org/whl/cpu"
+_XLA_ON_CPU = "torch~={release}' 'torch_xla~={release}"
 
 _TF_TPU = """\
 import tensorflow as tf
@@ -225,12 +225,15 @@ def install_line(
     """Return the pip command that installs one of the frameworks for the accelerator.
 
     On a TPU, JAX is preferred: TensorFlow supports few generations. `with_xla` adds PyTorch/XLA to
-    PyTorch on other machines, too.
+    PyTorch on other machines, too. torch_xla loads only with the torch of its own release; and pip
+    takes a torch of 5 GB for Nvidia's GPUs, where uv knows the small one.
     """
     name = "jax" if accelerator == "tpu" and "jax" in frameworks else frameworks[0]
     package = _PACKAGES[name].get(accelerator, _XLA_ON_CPU if with_xla else name)
-    on_cpu = name == "torch" and (accelerator == "none" or package == _XLA_ON_CPU)
-    return f"pip install -U '{package}'{_TORCH_FOR_CPUS * on_cpu}"
+    for_cpus = name == "torch" and (accelerator == "none" or package == _XLA_ON_CPU)
+    tool = "uv pip install -U --torch-backend=cpu" if for_cpus else "pip install -U"
+    release = max(tables()["torch_xla_libtpu"], key=parse)
+    return f"{tool} '{package.format(release=release)}'"
 
 
 def known(framework: str) -> tuple[str, ...]:
