@@ -67,6 +67,31 @@ def test_a_run_with_an_idle_device_asks_for_attention(tmp_path: Path, choice: Ch
     assert alone.status == "ok"
 
 
+ABOUT_ITSELF = """
+import atexit, os, pickle, sys
+class Own: pass
+atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Own())))))
+os.chdir("/")
+print(__file__, __name__, __spec__, __package__, sys.argv, sys.path[0])
+sys.exit(5)
+"""
+
+
+def test_the_runner_runs_a_script_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "about.py").write_text(ABOUT_ITSELF)
+    words = ["own/about.py", "a", "--b"]
+    start = (
+        f"from tpuctl.training.runner import run_as_main; run_as_main({words[0]!r}, {words[1:]!r})"
+    )
+    alone, inside = (
+        subprocess.run([sys.executable, *line], cwd=tmp_path, capture_output=True, text=True)
+        for line in (words, ["-c", start])
+    )
+    assert "about.py" in alone.stdout
+    assert (inside.stdout, inside.stderr, inside.returncode) == (alone.stdout, alone.stderr, 5)
+
+
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """What a script says of frameworks and strategies, and the command that follows from it."""
 
 import ast
+import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
-from tpuctl.reporters.training import command_line
 from tpuctl.training.catalog import list_templates
-from tpuctl.training.plan import plan_training
+from tpuctl.training.plan import LaunchPlan, plan_training
+from tpuctl.training.run import Training
 from tpuctl.training.source import Source, read_source
 
 PLAIN = "import argparse, keras\nargparse.ArgumentParser().add_argument('--epochs', type=int)\n"
@@ -91,6 +94,22 @@ def test_a_script_whose_tensorflow_cannot_be_split_says_so(tmp_path: Path) -> No
         plan_training(str(path), diagnosed(HERE), cpu_devices=2)
 
 
+def test_commands_to_copy_run_what_ran(plain: Path) -> None:
+    plan = plan_training(
+        str(plain), diagnosed(HERE), framework="jax", arguments=["--x", "1"], cpu_devices=2
+    )
+    fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
+    waited = {"input_wait_fraction": 0.4}
+    trained = Training(**fields, returncode=0, result=waited, executed=(), seconds=1.0)
+    words = shlex.split(trained.warnings[0].partition("To find the fix: ")[2])
+    assert "KERAS_BACKEND=jax" in words
+    assert "JAX_PLATFORMS=cpu" in words
+    assert words[words.index("tpuctl") :][:5] == ["tpuctl", "profile", "run", "--", "python"]
+    # Without tpuctl means without its runner.
+    failed = replace(trained, returncode=1).failures[0]
+    assert (failed.hint or "").endswith(shlex.join([sys.executable, str(plain), "--x", "1"]))
+
+
 def test_a_variable_that_would_break_the_framework_is_removed_and_shown(plain: Path) -> None:
     document = environment("kaggle_tpu_v5e_8")
     document["env"]["TPU_WORKER_HOSTNAMES"] = "WARNING: could not ask"
@@ -98,6 +117,6 @@ def test_a_variable_that_would_break_the_framework_is_removed_and_shown(plain: P
     assert "F47" in {problem.code for problem in here.problems}
     plan = plan_training(str(plain), here, env=document["env"])
     assert "TPU_WORKER_HOSTNAMES" in plan.unset
-    assert command_line(plan).startswith("env -u ")
+    assert plan.in_shell().startswith("env -u ")
     assert any("unset TPU_WORKER_HOSTNAMES (" in reason for reason in plan.because)
     assert "TPU_WORKER_HOSTNAMES" not in plan.env

@@ -198,7 +198,7 @@ def _profile(profile: Profile) -> str:
 
 
 def _training(day: Day) -> list[str]:
-    command = html.code(training.command_line(day.launch))
+    command = html.code(day.launch.in_shell())
     because = html.bullets(day.launch.because)
     if day.launch.result is None:
         failed = " ".join(str(failure) for failure in day.launch.failures)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +106,7 @@ def _hosted_run(run: HostedRun) -> str:
 
 def render_launch_plan(plan: LaunchPlan) -> str:
     """Write the command to paste, on one line however long, below the reasons for it."""
-    return "\n".join([*(f"# {reason}" for reason in plan.because), command_line(plan)])
+    return "\n".join([*(f"# {reason}" for reason in plan.because), plan.in_shell()])
 
 
 def _remote_plan(plan: RemotePlan) -> str:
@@ -156,13 +155,6 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
         ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
     ]
     return [(name, text) for name, text in pairs if text]
-
-
-def command_line(plan: LaunchPlan) -> str:
-    """Write the command of a plan for a shell."""
-    removed = [word for name in plan.unset for word in ("-u", name)]
-    variables = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
-    return " ".join([*(["env"] if removed else []), *removed, *variables, shlex.join(plan.argv)])
 
 
 def render_templates(catalog: Catalog) -> RenderableType:

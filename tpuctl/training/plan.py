@@ -1,6 +1,7 @@
 """Plan a training run: script, framework, strategy, arguments and environment."""
 
 import os
+import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,13 @@ class LaunchPlan(Outcome):
     def reasons(self) -> tuple[str, ...]:
         """Why this framework and strategy."""
         return self.because
+
+    def in_shell(self, *before: str) -> str:
+        """Write the command for a shell, after other words and with its variables."""
+        removed = [word for name in self.unset for word in ("-u", name)]
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        words = shlex.join([*before, *self.argv])
+        return " ".join([*(["env"] if removed else []), *removed, *variables, words])
 
 
 def find_script(target: str) -> Template:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -113,7 +113,8 @@ class Training(LaunchPlan):
             return ()
         how = how_it_ended(self.returncode)
         last = f": {self.last_words[-1].strip()}" if self.last_words else "."
-        hint = f"Run it without tpuctl: {shlex.join(self.argv)}"
+        alone = (self.argv[0], *self.argv[self.argv.index(self.script) :])
+        hint = f"Run it without tpuctl: {shlex.join(alone)}"
         if is_template(self.script):
             hint = "What it printed above says why."
         if known := self.explanation:
@@ -128,10 +129,11 @@ class Training(LaunchPlan):
         slowest = self.watched and self.watched.slowest
         where = f"; the slowest stage is {slowest}" if slowest else ""
         python, *words = self.argv
-        shown = shlex.join(["python" if python == sys.executable else python, *words])
+        argv = ("python" if python == sys.executable else python, *words)
+        again = replace(self, argv=argv).in_shell("tpuctl", "profile", "run", "--")
         return (
             f"The device waited for input {fraction:.0%} of the time{where}. "
-            f"To find the fix: tpuctl profile run -- {shown}"
+            f"To find the fix: {again}"
         )
 
 

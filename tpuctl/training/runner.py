@@ -8,9 +8,9 @@ had been started directly.
 
 import argparse
 import os
-import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, write_counts
 
@@ -36,16 +36,27 @@ def main(arguments: list[str] | None = None) -> None:
         counts: list[Executed] = []
         try:
             with devices.scope(), counting_steps(devices, counts):
-                # As `python SCRIPT ARGS` does: with the script's folder first on the path.
-                sys.argv = [args.script, *args.arguments]
-                sys.path.insert(0, str(Path(args.script).resolve().parent))
-                runpy.run_path(args.script, run_name="__main__")
+                run_as_main(args.script, args.arguments)
         finally:
             if file := os.environ.get(COUNTS_VARIABLE):
                 write_counts(Path(file), counts)
             else:
                 names = ", ".join(map(str, counts)) or "no device"
                 sys.stderr.write(f"steps executed by: {names}\n")
+
+
+def run_as_main(script: str, arguments: list[str]) -> None:
+    """Run a script as `python SCRIPT ARGS` does.
+
+    Unlike `runpy.run_path`, it gives it an absolute `__file__` and stays `__main__` to the end.
+    """
+    file = os.path.abspath(script)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = file
+    code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tpuctl.training.choose import FRAMEWORKS, UNUSABLE, Choice
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
 from tpuctl.training.plan import over_cpus
 from tpuctl.training.schedules import scaled_rate
+from tpuctl.units import format_count
 
 # Keras' own default.
 PER_REPLICA_BATCH_SIZE = 32
@@ -57,7 +58,7 @@ class Strategy(Outcome):
         rate = self.learning_rate
         pairs = (
             ("strategy", f"{self.name} on {self.framework} ({self.because})"),
-            ("devices", f"{', '.join(self.devices)} ({self.replicas} replicas)"),
+            ("devices", f"{', '.join(self.devices)} ({format_count(self.replicas, 'replica')})"),
             ("batch", f"{self.batch_size} global, {self.per_replica_batch_size} per replica"),
             ("learning rate", f"{rate or 0:g} ({self.learning_rate_because})"),
             *(("environment", str(change)) for change in self.changes),
