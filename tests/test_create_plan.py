@@ -35,6 +35,12 @@ def test_a_type_in_any_spelling_becomes_runtime_version_workers_and_price() -> N
     assert plan_create(options(kind="v4-32")).workers == 4
 
 
+def test_a_generation_of_the_other_control_plane_is_refused_with_its_flag() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        plan_create(options(kind="tpu7x-8"))
+    assert "--provider gce" in str(caught.value.hint)
+
+
 def test_spot_has_a_price_of_its_own() -> None:
     assert plan_create(options(spot=True)).offers[0].usd_per_hour == 1.96
 

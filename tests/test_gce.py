@@ -29,8 +29,15 @@ from tpuctl.cloud.models import ALL_ZONES, NodeRequest
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.cloud.requests import reconcile
+from tpuctl.cloud.wait import wait_until_ready
 from tpuctl.emulator.confine import Confinement
-from tpuctl.errors import InvalidArgumentError, NotFoundError, UsageError, WorkerError
+from tpuctl.errors import (
+    InvalidArgumentError,
+    NoCapacityError,
+    NotFoundError,
+    UsageError,
+    WorkerError,
+)
 from tpuctl.providers.planes import choose_plane, provider_to_watch
 from tpuctl.providers.registry import open_to_create, owner_of
 from tpuctl.remote.setup import recipes, set_up
@@ -173,7 +180,7 @@ def test_flex_start_waits_as_pending_and_lapses_by_itself(
 
 
 def test_a_pending_tpu_costs_nothing_and_has_no_end_yet(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
 ) -> None:
     here = open_gce(world, monkeypatch, {"zones": {ZONE: {"capacity_chips": 0}}})
     asked = CreateOptions("t1", "v6e-4", (ZONE,), provider="gce", flex=True, ttl_s=3600)
@@ -183,6 +190,20 @@ def test_a_pending_tpu_costs_nothing_and_has_no_end_yet(
     (tpu,) = list_tpus(here.api).tpus
     assert (tpu.state, tpu.usd_per_hour, tpu.usd_so_far) == ("PENDING", 0.0, 0.0)
     assert (tpu.expires, tpu.provisioning) == (None, "flex")
+    assert "v6e-4 flex" in (listed := tpuctl("list").stdout)
+    assert "1h 00m from start" in listed
+    assert "no limit" not in tpuctl("show", "t1").stdout
+
+
+def test_to_wait_for_a_flex_start_that_lapses_ends_as_its_create_does(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = open_gce(world, monkeypatch, {"zones": {ZONE: {"capacity_chips": 0}}})
+    asked = CreateOptions("t1", "v6e-4", (ZONE,), provider="gce", flex=True, ttl_s=3600)
+    create(here.api, complete_plan(here.api, plan_create(asked)), journal=Journal(), wait=False)
+    with pytest.raises(NoCapacityError) as lapsed:
+        wait_until_ready(here.api, "t1")
+    assert not str(lapsed.value).endswith("..")
 
 
 def test_the_bill_is_that_of_the_emulator_for_every_model(
@@ -531,6 +552,7 @@ def test_what_compute_engine_does_not_have_is_not_migrated(
     refused = tpuctl("migrate", "t1", "--json")
     (error,) = refused.document["errors"]
     assert "Compute Engine does not offer v4" in error["message"]
+    assert "tpuctl show t1" in error["hint"]
 
 
 RELAY = """#!{python}

@@ -326,6 +326,17 @@ def test_a_damaged_or_unsafe_kubeconfig_is_one_clear_error(
         find_context()
 
 
+@pytest.mark.parametrize("name", ["missing", os.devnull])
+def test_a_context_that_is_missing_is_told_with_what_makes_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", name)
+    for wanted, hint in ((None, "get-credentials"), ("tpuctl-emulator", "tpuctl emulator start")):
+        with pytest.raises(NotLoggedInError) as caught:
+            find_context(wanted)
+        assert hint in str(caught.value.hint)
+
+
 def test_several_files_are_merged_and_the_first_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,58 @@ def test_a_queue_that_does_not_admit_says_why_and_ctrl_c_what_stays(
     assert "nap on GKE is stopped, and stays until" in tpuctl("gc", "--provider", "gke").stderr
 
 
+def test_to_wait_for_a_job_in_a_queue_says_why_and_ends_when_it_is_stopped(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster({**ONE, "queues": ["team"], "queue_waits": FULL})
+    words = ("--kueue", "team", "--job", "nap", "--detach")
+    assert tpuctl(*launch(*words, type="v6e-1")).exit_code == 0
+    wait_until(lambda: FULL in str(tpuctl("show", "nap", "--json").data["health_description"]))
+    waits = tpuctl("wait", "nap", "--timeout", "1s")
+    assert (waits.exit_code, "is PENDING, not ready" in waits.stderr) == (3, True)
+    assert f"PENDING (in queue team: {FULL})" in waits.stderr
+    assert tpuctl("stop", "nap").exit_code == 0
+    stopped = tpuctl("wait", "nap", "--json")
+    (error,) = stopped.document["errors"]
+    assert (stopped.exit_code, error["code"]) == (1, "wrong_state")
+    assert "is stopped and will not become ready" in error["message"]
+    assert "tpuctl delete nap" in error["hint"]
+
+
+def test_what_a_job_does_not_have_is_refused_with_what_it_has(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE)
+    assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
+    again = tpuctl(*launch("--job", "nap", "--env", "A=b", "--json", type="v6e-1"))
+    for words, said in [
+        (("cp", "nap:out", "."), "go to a bucket"),
+        (("cp", "train.py", "nap:"), "go to a bucket"),
+        (("watch", "nap", "--", "true"), "tpuctl logs nap --follow"),
+        (("migrate", "nap"), "tpuctl show nap"),
+    ]:
+        refused = tpuctl(words[0], "--json", *words[1:])
+        (error,) = refused.document["errors"]
+        assert (refused.exit_code, "GKE" in error["message"]) == (2, True), error
+        assert said in error["hint"]
+    assert "tpuctl delete nap" in again.document["errors"][0]["hint"]
+
+
+def test_a_login_that_has_expired_hides_no_job_that_was_started_here(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE, faults=[{"on": "gke_list", "error": "unauthenticated", "nth": 4, "for_s": 1e6}])
+    assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
+    listed = tpuctl("list", "--json")
+    while listed.exit_code == 0:
+        listed = tpuctl("list", "--json")
+    for verb in ("list", "gc"):
+        failed = tpuctl(verb, "--json")
+        (error,) = failed.document["errors"]
+        assert (failed.exit_code, error["code"]) == (1, "not_logged_in")
+        assert "does not accept the login of the kubeconfig" in error["message"]
+
+
 def test_a_queue_that_was_deleted_and_a_check_that_waits_are_told(cluster: Clusters) -> None:
     world = cluster({"queues": ["team"]})
     objects, labels = world.emulator.cluster.objects, {QUEUE: "gone"}

@@ -163,6 +163,15 @@ def test_a_job_waits_for_nodes_and_says_so(api: Any) -> None:
     assert call.ended("second")["terminalState"] == "Completed"
 
 
+def test_a_job_that_fails_before_its_pods_have_started_frees_its_nodes(api: Any) -> None:
+    call = api({**ONE, "start_s": 3600})
+    late = job_set(name="late", policy={"maxRestarts": 0})
+    late["spec"]["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] = 60
+    call("POST", JOBSETS, late)
+    assert call.ended("late")["terminalState"] == "Failed"
+    assert call("GET", PODS)["items"] == []
+
+
 def test_a_resumed_job_runs(api: Any) -> None:
     call = api()
     call("POST", JOBSETS, job_set(suspend=True))

@@ -165,7 +165,7 @@ def watch(
         provider=provider, project=project, on_warning=on_warning,
     )  # fmt: skip
     if not is_plane(owner) and not isinstance(owner, Supervised):
-        raise owner.abilities.refuse("watch")
+        raise owner.abilities.refuse("watch", name=plain)
     plane = owner.abilities.name if is_plane(owner) else None
     spec = plan_job(as_words(command), **job)
     look_in, zones = resolve_watch_zones(zone if plane or zone else ())

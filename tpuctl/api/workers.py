@@ -204,12 +204,16 @@ def cp(
     plan = plan_copy(str(source), str(target), has_hosts=is_given, include_secrets=include_secrets)
     workers = replace(workers, name=plan.name or workers.name)
     if batch := _batch_run(workers):
-        from tpuctl.providers.kaggle.provider import Kaggle
         from tpuctl.remote.copy_plan import Direction
 
+        provider, run = batch
+        fetch = getattr(provider, "fetch", None)
+        if fetch is None:
+            raise provider.abilities.refuse("cp", name=run)
         if plan.direction is Direction.UP or dry_run:
-            raise batch[0].abilities.refuse("cp --dry-run" if dry_run else "cp to a session")
-        return Kaggle(None, lambda text: None).fetch(batch[1], plan.remote, plan.local_path)
+            raise provider.abilities.refuse("cp --dry-run" if dry_run else "cp to a session")
+        fetched: CopyResults = fetch(run, plan.remote, plan.local_path)
+        return fetched
     hosts, access, _ = workers.reach()
     if dry_run:
         return preview_copy(hosts, access, plan)

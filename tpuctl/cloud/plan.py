@@ -344,7 +344,9 @@ def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
         raise InvalidArgumentError(
             f"The Cloud TPU API does not offer {kind.generation}: "
             f"{kind.note or 'no runtime version is known'}",
-            hint="To see the types that it offers: tpuctl types",
+            hint=f"Compute Engine does: --provider {GCE}"
+            if hardware_of(kind.generation)
+            else "To see the types that it offers: tpuctl types",
         )
     if wanted is None:
         return str(kind.runtime_version)

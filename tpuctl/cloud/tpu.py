@@ -1,5 +1,6 @@
 """A TPU as users see it: what the API says, what it costs, and when it expires."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -114,6 +115,12 @@ class Tpu(Outcome):
     def ttl_left_s(self) -> float | None:
         """Seconds until it expires, negative if it has expired; None without a limit."""
         return None if self.expires is None else (self.expires - self.as_of).total_seconds()
+
+    @property
+    def ttl_from_start_s(self) -> int | None:
+        """Seconds that it may run, where Compute Engine counts them only once it has started."""
+        is_starting = self.provider == GCE and self.state in _NEVER_BILLED | {"CREATING"}
+        return _ttl_of(self.labels) if is_starting and self.expires is None else None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -239,10 +246,16 @@ def expires_at(node: Node) -> datetime | None:
     """
     if node.provider == GCE:
         return node.expires
-    text = node.labels.get(LABEL_TTL_S, "")
+    ttl_s = _ttl_of(node.labels)
+    return None if ttl_s is None else node.created + timedelta(seconds=ttl_s)
+
+
+def _ttl_of(labels: Mapping[str, str]) -> int | None:
+    """Read the time to live of a TPU from its labels; None without a valid one."""
+    text = labels.get(LABEL_TTL_S, "")
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
         return None
-    return node.created + timedelta(seconds=min(int(text), _MOST_TTL_S))
+    return min(int(text), _MOST_TTL_S)
 
 
 def price_now(node: Node) -> float | None:

@@ -63,6 +63,8 @@ def wait_until_ready(
             seen = find(api, name, seen.zone)
         except NotFoundError as error:
             told = attempt(partial(api.why_gone, name, zone=seen.zone, since=seen.created))
+            if isinstance(told, Departure) and told.error:
+                raise told.error from error
             why = "there was no capacity, it was preempted, or a user deleted it"
             why = str(told) if isinstance(told, Departure) else why
             raise WrongStateError(

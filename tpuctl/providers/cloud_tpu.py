@@ -73,6 +73,12 @@ class CloudTpu:
 
     was_deleted = knows
 
+    def is_used(self) -> bool:
+        """Whether the settings choose this control plane, or the journal has TPUs on it."""
+        from tpuctl.providers.registry import plane_is_used
+
+        return plane_is_used(self.abilities.name)
+
     def plan(self, options: CreateOptions, *, dry_run: bool = False) -> CreatePlan:
         """Plan a create in the zones given, for a dry run with their quotas, or in all."""
         from tpuctl.compile.estimate import warn_before_create

@@ -22,7 +22,7 @@ from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress
 from tpuctl.providers.offers import Offers, rank
 from tpuctl.providers.port import Provider, ProviderOffer
-from tpuctl.providers.registry import is_plane, plane_is_used
+from tpuctl.providers.registry import is_plane
 
 _NOT_SET_UP = (
     ApiDisabledError, InvalidInputError, MissingExtraError, NotLoggedInError, PermissionDeniedError
@@ -43,7 +43,7 @@ def list_everywhere(providers: Sequence[Provider], zone: str | None) -> TpuList:
         if isinstance(answer, TpuctlError)
     ]
     if not lists:
-        raise next((e for _, e in errors if not isinstance(e, _NOT_SET_UP)), errors[0][1])
+        raise _to_raise(errors)
     if not errors and len(lists) == 1:
         return lists[0]
     notes, failures = _sort_errors(errors)
@@ -67,16 +67,25 @@ def _sort_errors(
 ) -> tuple[list[str], list[TpuctlError]]:
     """Tell providers that are not set up, which is worth a note, from those that failed.
 
-    A control plane that has TPUs of ours was set up, so that its login has expired.
+    One that has TPUs or jobs of ours was set up, so that its login has expired.
     """
     notes: list[str] = []
     failures: list[TpuctlError] = []
     for provider, error in errors:
-        if isinstance(error, _NOT_SET_UP) and not plane_is_used(provider.abilities.name):
+        if isinstance(error, _NOT_SET_UP) and not provider.is_used():
             notes.append(f"Left out: {error}")
         else:
             failures.append(error)
     return notes, failures
+
+
+def _to_raise(errors: Sequence[tuple[Provider, TpuctlError]]) -> TpuctlError:
+    """Return the error that matters most where nothing could be asked."""
+    _, failures = _sort_errors(errors)
+    return next(
+        (each for each in failures if not isinstance(each, _NOT_SET_UP)),
+        failures[0] if failures else errors[0][1],
+    )
 
 
 def plan_deletion(
@@ -130,7 +139,7 @@ def find_orphans(providers: Sequence[Provider], zone: str | None) -> tuple[Orpha
         else:
             found.append((provider, result))
     if not found:
-        raise errors[0][1]
+        raise _to_raise(errors)
     notes, failures = _sort_errors(errors)
     return found, _join_orphans([result for _, result in found], failures, notes)
 

@@ -36,6 +36,10 @@ class Hosts:
 
     was_deleted = knows
 
+    def is_used(self) -> bool:
+        """Say no: nothing is left open on them that costs money."""
+        return False
+
     def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
         raise self.abilities.refuse("create")
 

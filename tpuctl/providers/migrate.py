@@ -22,7 +22,7 @@ from tpuctl.hardware.compute_engine import (
 )
 from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, silent
-from tpuctl.providers.registry import open_provider
+from tpuctl.providers.registry import hosted_owner, open_provider
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,19 @@ def plan_migration(
         there = attempt(lambda: find(connect(project, plane=GCE), name, zone))
         if isinstance(resource, NotFoundError) and not isinstance(there, TpuctlError):
             raise UsageError(f"{name} is on Compute Engine already.", hint=f"tpuctl show {name}")
+        if not zone and (owner := hosted_owner(name)):
+            told = f"{name} is on {owner.abilities.title}; only TPUs of the Cloud TPU API migrate."
+            raise UsageError(told, hint=f"tpuctl show {name}")
         raise resource
     node = resource.requested if isinstance(resource, QueuedResource) else resource
     if node is None:
         raise UnsupportedError(f"What the queued resource {name} asks for is unknown.")
     is_queued = isinstance(resource, QueuedResource) or node.queued_resource is not None
     options = _options(node, is_queued=is_queued)
-    kind = describe_on(GCE, options.accelerator_type)
+    kind = attempt(lambda: describe_on(GCE, options.accelerator_type))
+    if isinstance(kind, TpuctlError):
+        kind.hint = f"Its generation stays on the Cloud TPU API: tpuctl show {name}"
+        raise kind
     place = node.zone if node.zone in kind.zones else "auto"
     table = attempt(lambda: read_quotas(connect(project, plane=GCE), options.accelerator_type))
     limits = () if isinstance(table, TpuctlError) else table.limits

@@ -19,7 +19,7 @@ Rules for an adapter:
   field that a provider does not know is None; `zone` is None where there are no zones.
 - What a provider cannot do is refused with `Abilities.refuse`, which names the provider and the
   closest thing offered. `Abilities.check` refuses the options of a create that it would ignore.
-- `why_unusable` and `knows` read local files only.
+- `why_unusable`, `is_used` and `knows` read local files only.
 - A request that creates something is written to disk before it is sent (`records.py`, or the
   journal of Cloud TPUs), and repeated with the same key after a crash.
 """
@@ -159,6 +159,9 @@ class Provider(Protocol):
 
     def knows(self, name: str) -> bool:
         """Whether a TPU of this name was created here from this machine. Local."""
+
+    def is_used(self) -> bool:
+        """Whether the user relies on it: something that was started here may be there. Local."""
 
     def was_deleted(self, name: str) -> bool:
         """Whether what this machine had created under this name is gone. Local."""

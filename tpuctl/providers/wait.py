@@ -38,7 +38,14 @@ def wait_for(
                     hint=f"What it printed: tpuctl logs {name}",
                 )
             return WaitResult(name, None, "gone", polling.waited_s, None)
-        on_progress(Progress(f"{name} on {title}", polling.waited_s, unit="s", note=found.state))
+        why = found.health_description if isinstance(found, Tpu) else ""
+        if until == "ready" and found.state == "SUSPENDED":
+            raise WrongStateError(
+                f"{name} on {title} is stopped and will not become ready.",
+                hint=f"tpuctl delete {name}, then start it again",
+            )
+        note = f"{found.state} ({why})" if why else found.state
+        on_progress(Progress(f"{name} on {title}", polling.waited_s, unit="s", note=note))
         polling.pause(
             f"{name} on {title} is {found.state}, not {until},",
             hint=f"To continue waiting: tpuctl wait {name} --for {until}",

@@ -263,9 +263,12 @@ def _age(age_s: float) -> str:
 
 def _time_left(tpu: Tpu) -> str:
     if tpu.ttl_left_s is None:
-        return "no limit"
+        ttl_s = tpu.ttl_from_start_s
+        return "no limit" if ttl_s is None else f"{format_duration(ttl_s)} from start"
     return "expired" if tpu.ttl_left_s <= 0 else format_duration(tpu.ttl_left_s)
 
 
 def _type(item: Tpu | QueuedTpu) -> str:
-    return f"{item.accelerator_type}{' spot' if item.spot else ''}"
+    model = "spot" if item.spot else getattr(item, "provisioning", "")
+    known = model if model in ("spot", "flex") else ""
+    return f"{item.accelerator_type} {known}".rstrip()

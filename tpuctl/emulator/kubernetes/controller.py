@@ -244,6 +244,9 @@ class Controller:
         self._objects.put("jobs", job)
         for pod in self._objects.owned("pods", job):
             self._kubelet.stop(pod)
+            # It would keep its node for ever: it has no process whose end frees it.
+            if not self._kubelet.find(pod) and pod["status"]["phase"] not in _ENDED:
+                self._objects.remove("pods", pod)
 
     def _apply_failure_policy(self, job_set: Document, failed: list[Document]) -> None:
         policy, status = job_set["spec"].get("failurePolicy"), job_set["status"]

@@ -111,6 +111,10 @@ class Colab:
         """Whether we have asked Colab for a runtime of this name."""
         return self._records.find(name) is not None
 
+    def is_used(self) -> bool:
+        """Whether a runtime that was requested here may still be there."""
+        return bool(self._records.all())
+
     def was_deleted(self, name: str) -> bool:
         """Whether a runtime of ours had this name."""
         return self._records.why_gone(name) is not None

@@ -22,6 +22,7 @@ from tpuctl.settings import home
 from tpuctl.units import format_duration
 
 HOW_TO_LOG_IN = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
+_EMULATOR = "tpuctl-emulator"
 _LARGEST = 4 << 20
 _PLUGIN_S = 120.0
 _EARLY = timedelta(seconds=60)
@@ -73,7 +74,9 @@ def find_context(name: str | None = None) -> Context:
                     known.setdefault(str(entry.get("name")), (part, path.absolute().parent))
     if not current or current not in found["contexts"]:
         what = f"no context {current}" if current else "no current context"
-        raise NotLoggedInError(f"The kubeconfig has {what}.", hint=HOW_TO_LOG_IN)
+        start = 'eval "$(tpuctl emulator start --detach)"'
+        hint = f"The emulator sets it: {start}" if current == _EMULATOR else HOW_TO_LOG_IN
+        raise NotLoggedInError(f"The kubeconfig has {what}.", hint=hint)
     chosen = found["contexts"][current][0]
     cluster, place = found["clusters"].get(str(chosen.get("cluster")), ({}, Path()))
     user, folder = found["users"].get(str(chosen.get("user")), ({}, Path()))
@@ -93,13 +96,16 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def _read(path: Path) -> Part:
+    if path == Path(os.devnull):
+        return {}
     try:
         document = _Loader(read_limited(path, _LARGEST)).get_single_data() or {}
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidInputError(f"Could not read the kubeconfig {path}: {why}.") from error
+        told = f"Could not read the kubeconfig {path}: {why}."
+        raise InvalidInputError(told, hint=HOW_TO_LOG_IN) from error
     if not isinstance(document, dict):
         raise InvalidInputError(f"{path} is not a kubeconfig.", hint=HOW_TO_LOG_IN)
     return document

@@ -59,6 +59,8 @@ class Gke:
             "offers": "Its node pools cost the same with and without a job. To see whether the "
             f"cluster has nodes for one: {_LAUNCH} --dry-run",
             "SSH": "tpuctl logs NAME --follow, or kubectl exec",
+            "cp": "What a job needs is sent by launch (--code DIR); results go to a bucket.",
+            "watch": "The cluster itself restarts a job; to follow it: tpuctl logs NAME --follow",
         },
     )
 
@@ -74,7 +76,7 @@ class Gke:
 
     def why_unusable(self) -> str | None:
         """Say that nothing runs there: then its login plugin is not run for every list."""
-        if self._open_runs():
+        if self.is_used():
             return None
         return f"no job that was started on GKE from here is open. To start one: {_LAUNCH}"
 
@@ -87,6 +89,10 @@ class Gke:
         run = self.store.find(name)
         self._context = run.owner if run else None
         return run is not None and run.phase != "deleted"
+
+    def is_used(self) -> bool:
+        """Whether a job that was started here may still be there."""
+        return bool(self._open_runs())
 
     def was_deleted(self, name: str) -> bool:
         """Whether this machine has deleted the job that it had started."""
@@ -257,7 +263,8 @@ class Gke:
         pods = [] if over else pods_of(cluster, str(meta["name"]))
         phases = [str((pod.get("status") or {}).get("phase")) for pod in pods]
         state = "READY" if phases and set(phases) <= {"Running", "Succeeded"} else "CREATING"
-        state = "SUSPENDED" if (job_set.get("spec") or {}).get("suspend") else state
+        if (job_set.get("spec") or {}).get("suspend"):
+            state = "SUSPENDED" if self._is_stopped(job_set) else "PENDING"
         restarts = int((job_set.get("status") or {}).get("restarts") or 0)
         told = (
             f"{over}: {why}" if over else why_waiting(cluster, job_set, pods),

@@ -359,7 +359,8 @@ def _translated(action: Callable[[], Any], name: str) -> None:
         raise InvalidInputError(f"The cluster refuses the job {name}. {error}") from error
     except AlreadyExistsError:
         told = f"There is a JobSet {name} already."
-        hint = f"kubectl describe jobset {name}; or choose another --job"
+        see = "tpuctl delete" if run_store().find(name) else "kubectl describe jobset"
+        hint = f"{see} {name}; or choose another --job"
         raise AlreadyExistsError(told, hint=hint) from None
     except NotFoundError as error:
         error.hint = "kubectl config set-context --current --namespace NAMESPACE"

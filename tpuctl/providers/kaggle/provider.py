@@ -68,6 +68,11 @@ class Kaggle:
         """Whether this machine has started the run."""
         return self.store.find(name) is not None
 
+    def is_used(self) -> bool:
+        """Whether a run that was started here may not have ended."""
+        runs = self.store.runs(find_endpoint().shown)
+        return any(run.phase in ("intended", "pushed") for run in runs)
+
     def was_deleted(self, name: str) -> bool:
         """Say no: a run that was deleted is forgotten."""
         return False
