@@ -185,8 +185,9 @@ def test_numbers_devices_and_quotes_may_differ(text: str, code: str) -> None:
 
 @pytest.mark.parametrize("text", NO_FAILURES)
 def test_a_text_that_only_begins_like_a_failure_is_none(text: str) -> None:
-    code = first(text)
-    assert code is None or failures()[code].kind == "unknown"
+    matches = explain(text).matches
+    assert not any(match.matched and failures()[match.code].kind != "unknown" for match in matches)
+    assert all(match.title.startswith("Not sure") for match in matches)
 
 
 def test_the_words_of_a_harmless_line_are_no_failure_and_the_same_words_raised_are_one() -> None:
@@ -461,14 +462,57 @@ def test_an_empty_standard_input_is_wrong_usage() -> None:
     assert b"2>&1 | tpuctl explain" in result.stderr
 
 
-def test_a_text_without_a_match_names_failures_with_similar_words_and_claims_none() -> None:
-    text = "the slice builder lost worker 3"
-    found = explain(text)
+def test_a_text_without_a_match_names_the_most_similar_failure_and_is_not_sure() -> None:
+    found = explain("the slice builder lost worker 3")
     assert found.exit_code == 1
-    assert found.matches == ()
-    assert [(each.code, each.confidence) for each in found.similar] == [("slice_builder", "low")]
+    (match,) = found.matches
+    assert (match.code, match.confidence, match.matched) == ("slice_builder", "low", "")
+    assert match.title.startswith("Not sure, most similar known failure: ")
+    assert match.cause.startswith("No known message matches")
+    page = shown(render_explanation(found))
+    assert "confidence low" in page
+    assert "Not sure" in page
+
+
+def test_failures_that_are_less_similar_are_only_listed() -> None:
+    found = explain("the barrier of the workers was late")
+    assert (found.exit_code, found.matches) == (1, ())
+    assert {each.confidence for each in found.similar} == {"low"}
     page = shown(render_explanation(found))
     assert "No known failure matches" in page
-    assert "tpuctl explain slice_builder" in page
-    assert not explain("RESOURCE_EXHAUSTED: Out of memory allocating 85 bytes.").similar
-    assert not explain("sqlite3.OperationalError: no such table: users").similar
+    assert f"tpuctl explain {found.similar[0].code}" in page
+
+
+def test_a_known_message_needs_no_similar_failures() -> None:
+    text = "RESOURCE_EXHAUSTED: Out of memory allocating 85 bytes."
+    found = explain(text)
+    assert found.matches[0].matched
+    assert not found.similar
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sqlite3.OperationalError: no such table: users",
+        "zipfile.BadZipFile: Bad magic number for central directory",
+        "ValueError: time data '2024' does not match format '%d'",
+        "scipy.linalg.LinAlgError: 2-th leading minor of the array is not positive definite",
+        "django.db.utils.IntegrityError: UNIQUE constraint failed: shop_order.number",
+        "error[E0382]: borrow of moved value: `name`",
+        "The quick brown fox jumps over the lazy dog.",
+    ],
+)
+def test_texts_about_something_else_resemble_nothing(text: str) -> None:
+    found = explain(text)
+    assert all(match.matched for match in found.matches)
+    assert not found.similar
+
+
+def test_only_the_end_of_a_log_is_compared_and_no_words_that_are_far_apart() -> None:
+    message = "the slice builder lost worker 3"
+    # Words of no failure.
+    rest = [f"qzv{number} " * 20 for number in range(40)]
+    assert explain("\n".join([*rest, message])).matches[0].code == "slice_builder"
+    assert not explain("\n".join([message, *rest])).matches
+    apart = "\n".join(f"{word}\n{' '.join(rest[:5])}" for word in message.split())
+    assert not explain(apart).matches

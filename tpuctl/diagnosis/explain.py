@@ -8,16 +8,17 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
 
-from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, claims, failures, named
+from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, failures, named
 from tpuctl.diagnosis.evidence import confidence, doubt
 from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.diagnosis.search import Hit, Reader, read_log
-from tpuctl.diagnosis.similar import similar
+from tpuctl.diagnosis.similar import NEAREST, known_words
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome, Status
 
 # Of so many workers, the ends are compared with the catalogue if no pattern matches.
 _READ_AGAIN = 4
+_ONLY_SIMILAR = "No known message matches; the one of this failure is the most similar."
 _LONGEST_CODE = 60
 _CODE = re.compile(r"[A-Za-z]\d{1,9}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+", re.ASCII)
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -91,7 +92,10 @@ class WorkerLog:
 
 @dataclass(frozen=True)
 class Explanation(Outcome):
-    """The failures found in a text, best match first; `similar` ones where none says the cause."""
+    """The failures found in a text, best match first; `similar` ones where none says the cause.
+
+    The first match has no `matched` words if no pattern matches and it is only the most similar.
+    """
 
     matches: tuple[Match, ...]
     characters: int
@@ -100,13 +104,14 @@ class Explanation(Outcome):
 
     @property
     def status(self) -> Status:
-        """`attention` if nothing matches, or only the exception is known."""
+        """`attention` if no pattern matches, or only the exception is known."""
         unknown = {code for code, failure in failures().items() if failure.kind == "unknown"}
-        return "ok" if {match.code for match in self.matches} - unknown else "attention"
+        known = {match.code for match in self.matches if match.matched} - unknown
+        return "ok" if known else "attention"
 
     @property
     def exit_code(self) -> int:
-        """1 if nothing matches, or only the exception is known."""
+        """1 if no pattern matches, or only the exception is known."""
         return 0 if self.status == "ok" else 1
 
 
@@ -177,16 +182,26 @@ def explain_logs(
     if any(hit.failure.kind not in ("unknown", "warning") for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unknown"]
     matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
-    return Explanation(matches, size, log, _similar(hits, readers.values()))
+    nearest, similar = _similar(hits, readers.values())
+    return Explanation(nearest + matches, size, log, similar)
 
 
-def _similar(hits: Iterable[Hit], readers: Iterable[Reader]) -> tuple[Match, ...]:
-    """Return failures with similar words, unless a hit says what the text is about."""
+def _similar(
+    hits: Iterable[Hit], readers: Iterable[Reader]
+) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
+    """Return the failure most like the text and others, unless a hit says what it is about."""
     if any(hit.failure.kind not in ("unsure", "unknown") for hit in hits):
-        return ()
-    ends = chain.from_iterable(reader.lines for reader in islice(readers, _READ_AGAIN))
-    found = (_match(failure, None) for failure in similar(ends, claims()))
-    return tuple(replace(match, confidence="low", matched="") for match in found)
+        return (), ()
+    found = known_words().rank(reader.lines for reader in islice(readers, _READ_AGAIN))
+    matches = [replace(_match(f, None), confidence="low", matched="") for _, f in found]
+    if not found or found[0][0] < NEAREST:
+        return (), tuple(matches)
+    first, *others = matches
+    cause = f"{_ONLY_SIMILAR} {first.cause}"
+    nearest = replace(
+        first, title=f"Not sure, most similar known failure: {first.title}", cause=cause
+    )
+    return (nearest,), tuple(others)
 
 
 def _is_part_of(hit: Hit, warning: Hit) -> bool:

@@ -76,6 +76,11 @@ class Pattern:
     def _gaps(self) -> tuple[str | None, ...]:
         return tuple(self._split[1::2])
 
+    @property
+    def literal(self) -> str:
+        """The words without what fills the gaps."""
+        return " ".join(part or "" for part in self._split[::2])
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the parts."""
