@@ -201,6 +201,20 @@ def test_whatever_is_raised_ends_in_one_message_and_the_right_code(
     assert (printed.err == "") is as_json
 
 
+def test_a_signal_while_a_class_is_made_is_no_bug() -> None:
+    def run(signal: BaseException) -> Any:
+        def ask() -> None:
+            raise RuntimeError("Error calling __set_name__") from signal
+
+        return ask
+
+    output.prepare(["config"])
+    assert program._guarded(run(KeyboardInterrupt())) == 130
+    with pytest.raises(SystemExit) as ended:
+        program._guarded(run(SystemExit(143)))
+    assert ended.value.code == 143
+
+
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     def run() -> None:
         raise errors.TpuctlError("no")

@@ -17,7 +17,13 @@ from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES, NodeRequest, Operation
 from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import CreateOptions, plan_create
-from tpuctl.errors import InvalidInputError, PermissionDeniedError, QuotaExceededError, WriteError
+from tpuctl.errors import (
+    InvalidInputError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    StoppedError,
+    WriteError,
+)
 from tpuctl.progress import Progress
 from tpuctl.reporters import changes as report
 
@@ -567,3 +573,18 @@ def test_two_hundred_creates_at_once_all_end_in_a_known_state(
     assert {r.error.code for r in results if isinstance(r, NotCreated)} == {"no_capacity"}
     assert len(there(here)) == 150
     assert phases(here, journal) == ["closed"] * 50 + ["ready"] * 150
+
+
+def test_what_is_cancelled_and_takes_long_to_go_is_not_called_uncancelled(
+    world: Worlds, journal: Journal
+) -> None:
+    here = world({"zones": ONE, "provision_s": 1e6, "delete_s": 1e5})
+
+    def interrupt(progress: Progress) -> None:
+        if progress.note == "CREATING":
+            raise KeyboardInterrupt
+
+    with pytest.raises(StoppedError, match="was cancelled, but is not gone yet") as stopped:
+        ask(here.api, journal, zones=(A,), how={"on_progress": interrupt})
+    assert "tpuctl gc" in str(stopped.value.hint)
+    assert phases(here, journal) == ["abandoned"]

@@ -9,7 +9,7 @@ from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE
 from tpuctl.cloud.models import Quota
 from tpuctl.cloud.quotas import QuotaTable, chips_allowed, read_quotas
-from tpuctl.errors import UsageError
+from tpuctl.errors import NotLoggedInError, UsageError
 from tpuctl.reporters.types import render_quotas
 
 Worlds = Callable[..., CloudWorld]
@@ -72,6 +72,17 @@ def test_an_unknown_type_is_wrong_usage_before_any_request(world: Worlds) -> Non
     with pytest.raises(UsageError):
         read_quotas(here.api, "v5e-7")
     assert here.emulator.requests == []
+
+
+def test_an_unknown_type_is_wrong_usage_without_a_login(
+    tpuctl: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotLoggedInError("no")
+
+    monkeypatch.setattr("tpuctl.api.cloud.open_cloud", refuse)
+    assert tpuctl("quota", "v9").exit_code == 2
+    assert tpuctl("quota", "v6e-8").exit_code == 1
 
 
 @pytest.mark.parametrize("error", ["permission", "api_disabled"])

@@ -278,8 +278,11 @@ def quota(
 ) -> "QuotaTable":
     """Read how many chips the project may have in each zone, of one type or of all."""
     from tpuctl.cloud.quotas import read_all_quotas
+    from tpuctl.hardware.types import describe
     from tpuctl.providers.registry import set_planes
 
+    if accelerator_type:
+        describe(accelerator_type)  # a wrong type needs no login to be told
     apis = [open_with_warnings(project, on_warning, plane).api for plane in set_planes()]
     return read_all_quotas(apis, accelerator_type)
 

@@ -71,6 +71,11 @@ def _guarded(run: Callable[[], Any]) -> int:
         output.fail_system(error)
         return 1
     except Exception as error:
+        # Up to Python 3.11, a signal while a class is made is the cause of a RuntimeError.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _interrupted()
+        if isinstance(error.__cause__, SystemExit):
+            raise error.__cause__ from None
         output.fail_bug(error)
         return 1
     if code == EXIT_INTERRUPTED:

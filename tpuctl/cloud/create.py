@@ -155,15 +155,19 @@ class _Creation:
         in_progress = self._in_progress()
         if not in_progress:
             return StoppedError("Interrupted; nothing had been requested.")
-        left = tuple(in_progress)
+        left, is_cancelled = tuple(in_progress), False
         try:
             if decide() == "cancel":
                 left = cancel(self.api, self.journal, in_progress, outcome=StoppedError.code)
+                is_cancelled = True
         except KeyboardInterrupt:
             left = tuple(self._in_progress())
         zones = ", ".join(entry.zone for entry in left or in_progress)
         if not left:
             return StoppedError(f"Interrupted; {self.plan.name} in {zones} was cancelled.")
+        if is_cancelled:
+            told = f"Interrupted; {self.plan.name} in {zones} was cancelled, but is not gone yet."
+            return StoppedError(told, hint="Check again in a minute: tpuctl gc")
         for entry in left:
             self.journal.update(entry, outcome=entry.outcome or LEFT)
         where = f"{self.plan.name} --zone {left[0].zone}"
