@@ -90,6 +90,16 @@ def torch_workers():
     import torch.utils.data
     return torch.utils.data.DataLoader(Pictures(), batch_size=4, num_workers=2)
 
+class Wrapper:
+    def __init__(self, loader):
+        self.pipeline = [loader]
+    def __iter__(self):
+        for batch in self.pipeline[0]:
+            yield batch, batch
+
+def torch_wrapped():
+    return Wrapper(torch_workers())
+
 def torch_alone():
     import torch.utils.data
     class Counting(Pictures):
@@ -198,6 +208,14 @@ def test_the_workers_of_a_torch_loader_are_seen(place: str) -> None:
     fetch = next(stage for stage in profile.stages if stage.name == "fetch")
     assert fetch.calls_in_flight > 1.2
     assert "num_workers" in profile.advice[0].change
+
+
+@needs_torch
+@pytest.mark.slow
+def test_the_workers_of_a_loader_inside_another_object_are_seen(place: str) -> None:
+    profile = take(place, "torch_wrapped")
+    assert (profile.kind, profile.batch_size) == ("torch", 4)
+    assert costliest(profile) == "fetch"
 
 
 @needs_torch

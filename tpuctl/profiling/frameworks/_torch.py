@@ -1,7 +1,7 @@
 """PyTorch's DataLoader as a pipeline: the stack of each of its workers is sampled."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,17 @@ from tpuctl.profiling.whatif import Change
 
 
 def open_loader(
-    loader: "DataLoader[Any]", folder: str, *, batch_size: int, own: StackSampler | None = None
+    loader: "DataLoader[Any]",
+    folder: str,
+    *,
+    batch_size: int,
+    own: StackSampler | None = None,
+    through: Iterable[Any] | None = None,
 ) -> Source:
-    """Take a loader as it is, except that its workers sample themselves."""
+    """Take a loader as it is, except that its workers sample themselves.
+
+    It is read through an object that wraps it, if there is one, whose elements may be others.
+    """
     workers, data = loader.num_workers, loader.dataset
     name = type(data).__name__
     if workers:
@@ -28,7 +36,7 @@ def open_loader(
     return Source(
         kind="torch",
         chain=ChainNode("DataLoader", name, location=location_of(data), runs_python=True),
-        batched=loader.batch_size is not None or loader.batch_sampler is not None or None,
+        batched=(through is None and _makes_batches(loader)) or None,
         batch_size=batch_size,
         input=Input(0, len(data) if sized else None, 0),
         lanes=max(1, workers),
@@ -40,10 +48,14 @@ def open_loader(
             "persistent_workers": loader.persistent_workers,
             "pin_memory": loader.pin_memory,
         },
-        opened=lambda: iter(loader),
+        opened=lambda: iter(loader if through is None else through),
         costs=partial(sampled_costs, folder, lanes=max(1, workers), own=own),
         starts=[own.start] if own else [],
     )
+
+
+def _makes_batches(loader: "DataLoader[Any]") -> bool:
+    return loader.batch_size is not None or loader.batch_sampler is not None
 
 
 def _start_in_worker(folder: str, users: Callable[[int], None] | None, worker: int) -> None:

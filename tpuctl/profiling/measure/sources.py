@@ -81,6 +81,11 @@ def open_source(
             f"Supported: {SUPPORTED}.",
         )
     made = finished(made, kind, request.change)
+    loader = _loader_inside(made) if kind == "iterable" else None
+    if loader is not None:
+        from tpuctl.profiling.frameworks._torch import open_loader
+
+        return open_loader(loader, folder, batch_size=request.batch_size, through=made)
     if kind == "iterable":
         from tpuctl.profiling.frameworks.iterables import open_iterable
 
@@ -132,6 +137,14 @@ def kind_of(made: object) -> str | None:
     has_items = hasattr(made, "__getitem__") and hasattr(made, "__len__")
     plain = isinstance(made, (str, bytes, dict))
     return "iterable" if (isinstance(made, Iterable) or has_items) and not plain else None
+
+
+def _loader_inside(made: object) -> Any:
+    """The one DataLoader that an object wraps, as webdataset's WebLoader does; None otherwise."""
+    parts = list(getattr(made, "__dict__", {}).values())
+    parts += [part for each in parts if isinstance(each, (list, tuple)) for part in each]
+    loaders = {id(part): part for part in parts if kind_of(part) == "torch"}
+    return next(iter(loaders.values())) if len(loaders) == 1 else None
 
 
 def _is(made: object, module: str, name: str) -> bool:
