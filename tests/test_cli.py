@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from tpuctl import __version__, errors
+from tpuctl import __version__, config, errors
 from tpuctl.cli import app as program
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
@@ -245,6 +245,19 @@ def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> Non
     assert "Traceback" not in done.stderr
     assert "bug" not in done.stderr
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_with_json_an_error_after_the_result_goes_to_stderr(
+    capsys: pytest.CaptureFixture[str], is_early: bool
+) -> None:
+    output.prepare(["config", "--json"])
+    if not is_early:
+        output.show(config(), lambda result: "")
+    output.fail_system(OSError(errno.ENOSPC, "No space left on device", "notes"))
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == ("error" if is_early else "ok")
+    assert ("Error: Could not use notes: No space left on device." in err) is not is_early
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,16 @@ def test_killed_at_every_moment_of_its_end_it_repeats_only_the_deletion(
     ]
 
 
+def test_a_disk_that_is_full_at_the_end_does_not_hide_the_result(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        world.script(COUNT)
+        world.is_disk_full = True
+        assert (world.watch().exit_code, world.acts["start"]) == (0, 1)
+        assert "no space left on device. The same command again shows" in world.notes[-1]
+        world.is_disk_full = False
+        assert (world.watch().exit_code, world.acts["start"]) == (0, 1)
+
+
 def test_after_a_kill_a_namesake_made_since_is_not_deleted(tmp_path: Path) -> None:
     with watching(tmp_path) as world:
         world.script(COUNT)

@@ -17,6 +17,7 @@ from tpuctl.cloud.connect import Cloud, connect
 from tpuctl.cloud.journal import Journal
 from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
+from tpuctl.errors import WriteError
 from tpuctl.supervise.actions import Actions, Login
 from tpuctl.supervise.follow import FollowResult
 from tpuctl.supervise.loop import watch
@@ -112,6 +113,8 @@ class StruckStore(StateFile):
     def save(self, state: WatchState, spec: JobSpec, *, is_over: bool = False) -> None:
         self.saves += 1
         is_killed = self.world.kills_saves and not is_over and self.saves == self.world.acts["run"]
+        if is_over and self.world.is_disk_full:
+            raise WriteError("Could not write the state: no space left on device.")
         if not is_killed or self.saves % 2:
             super().save(state, spec, is_over=is_over)
         if is_killed:
@@ -129,7 +132,7 @@ class WatchWorld:
         self.heard = Heard()
         self.strikes: dict[str, float] = {}
         self.kills: list[str] = []
-        self.kills_saves = False
+        self.kills_saves = self.is_disk_full = False
         self.acts: Counter[str] = Counter()
         self.journal = Journal(folder / "creates")
         self.login = Login("me")

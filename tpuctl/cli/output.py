@@ -55,6 +55,7 @@ class _Mode:
     verbose: bool = False
     debug: bool = False
     stdout_is_lost: bool = False
+    has_answered: bool = False
 
 
 _mode = _Mode()
@@ -63,7 +64,7 @@ _mode = _Mode()
 def prepare(arguments: list[str]) -> None:
     """Read the common options before the arguments are parsed, so that errors respect them."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    _mode.stdout_is_lost = False
+    _mode.stdout_is_lost = _mode.has_answered = False
     _mode.command = _command_words(ours)
     _mode.as_json = "--json" in ours
     _mode.verbose = "-v" in ours or "--verbose" in ours
@@ -155,6 +156,7 @@ def terminal_width() -> int:
 def _write_json(document: str) -> None:
     encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
     typer.echo(document if encoding == "utf-8" else printable_json(document, ascii_only=True))
+    _mode.has_answered = True
 
 
 def show_early(result: Outcome, text: Callable[[Any], Any]) -> None:
@@ -226,8 +228,8 @@ def announce_and_confirm(question: str, *, yes: bool) -> None:
 
 
 def fail(code: str, message: str, hint: str | None) -> None:
-    """Report an error, as a JSON document or as text."""
-    if _mode.as_json and not _mode.stdout_is_lost:
+    """Report an error: as a JSON document, or as text, also after the one document of a command."""
+    if _mode.as_json and not (_mode.stdout_is_lost or _mode.has_answered):
         try:
             _write_json(envelope.failure(_mode.command, code, message, hint))
         except BrokenPipeError:

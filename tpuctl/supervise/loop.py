@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tpuctl.errors import StoppedError, TpuctlError
+from tpuctl.errors import StoppedError, TpuctlError, WriteError
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -191,8 +191,15 @@ class _Watch:
         try:
             self._show(result)
         finally:
-            self._store.save(state, self._spec, is_over=True)
+            self._record_end()
         return result
+
+    def _record_end(self) -> None:
+        """Record that the watch is over; a failure does not change a result that was shown."""
+        try:
+            self._store.save(self._state, self._spec, is_over=True)
+        except WriteError as error:
+            self._note(f"Warning: {error} The same command again shows this result again.")
 
     def _new_end(self, error: TpuctlError | None) -> WatchEnd:
         last, kind = self._state.last, self._seen.tpu.kind
