@@ -11,6 +11,7 @@ import pytest
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
 from tpuctl.training.catalog import list_templates
+from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan, plan_training
 from tpuctl.training.run import Training
 from tpuctl.training.source import Source, read_source
@@ -108,6 +109,23 @@ def test_commands_to_copy_run_what_ran(plain: Path) -> None:
     # Without tpuctl means without its runner.
     failed = replace(trained, returncode=1).failures[0]
     assert (failed.hint or "").endswith(shlex.join([sys.executable, str(plain), "--x", "1"]))
+
+
+@pytest.mark.parametrize(
+    ("few", "executed", "words"),
+    [
+        (0, (), "No training steps were seen"),
+        (2, (), "2 training steps: too few to measure."),
+        (0, (Executed("CPU:0", 21, 609),), "21 training steps: too few to measure."),
+    ],
+)
+def test_only_where_there_were_no_steps_none_were_seen(
+    plain: Path, few: int, executed: tuple[Executed, ...], words: str
+) -> None:
+    plan = plan_training(str(plain), diagnosed(HERE))
+    fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
+    done = Training(**fields, returncode=0, result=None, executed=executed, seconds=1.0, few=few)
+    assert words in str(done)
 
 
 def test_a_variable_that_would_break_the_framework_is_removed_and_shown(plain: Path) -> None:

@@ -129,7 +129,9 @@ def _training(result: Training) -> str:
     if result.returncode:
         return f"Stopped {took}."
     figures = "; ".join(f"{name} {value}" for name, value in training_figures(result))
-    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}. {UNSEEN}"]
+    few = format_count(result.unmeasured_steps, "training step")
+    unmeasured = f"{few}: too few to measure." if result.unmeasured_steps else UNSEEN
+    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}. {unmeasured}"]
     if result.executed:
         lines.append(f"Steps executed by: {', '.join(map(str, result.executed))}.")
     return "\n".join(lines)

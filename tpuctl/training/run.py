@@ -63,6 +63,7 @@ class Training(LaunchPlan):
     watched: Watched | None = None
     explanation: Match | None = None
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
+    few: int = field(default=0, metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -84,6 +85,11 @@ class Training(LaunchPlan):
         if isinstance(reported, float):
             return reported
         return self.watched.input_wait_fraction if self.watched else None
+
+    @property
+    def unmeasured_steps(self) -> int:
+        """Steps that were too few to measure."""
+        return max(self.few, *(entry.steps for entry in self.executed), 0)
 
     @property
     def idle_shares(self) -> dict[str, float]:

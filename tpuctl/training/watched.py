@@ -8,7 +8,14 @@ from pathlib import Path
 
 from tpuctl.diagnosis.explain import Match, explain
 from tpuctl.profiling.models import Measurement
-from tpuctl.profiling.program.run import FOLDER, conclude, hooked, read_error, read_result
+from tpuctl.profiling.program.run import (
+    FOLDER,
+    conclude,
+    hooked,
+    read_error,
+    read_few,
+    read_result,
+)
 from tpuctl.profiling.tpuprof import save
 from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan
@@ -35,12 +42,14 @@ def watch_training(
             plan, log=log, errors=errors, stdin=stdin, extra_env=hooks, on_start=on_start
         )
         measured = read_result(Path(folder))
+        few = read_few(Path(folder))
         error = read_error(Path(folder)) or "\n".join(training.last_words)
     if profile and measured:
         save(conclude(measured, target=measured.program or ""), profile)
     return replace(
         training,
         watched=read_steps(measured, training.executed) if measured else None,
+        few=0 if measured else few,
         explanation=_explain(error) if training.returncode and error else None,
     )
 

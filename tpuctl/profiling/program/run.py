@@ -116,11 +116,8 @@ def profile_program(
 
 
 def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
-    few = [int(place.read_text()) for place in folder.glob("*.few")]
-    if few:
-        return TargetError(
-            f"{ended} after {max(few)} batches: too few to measure.", hint=FEW_BATCHES
-        )
+    if few := read_few(folder):
+        return TargetError(f"{ended} after {few} batches: too few to measure.", hint=FEW_BATCHES)
     return TargetError(f"{ended} and no training step was found.", hint=hint)
 
 
@@ -160,6 +157,11 @@ def _read_one(place: Path) -> Measurement | None:
         return from_plain(Measurement, document["measurement"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_few(folder: Path) -> int:
+    """The batches of a program that took too few to measure; 0 if none were seen."""
+    return max((int(place.read_text()) for place in folder.glob("*.few")), default=0)
 
 
 def read_error(folder: Path) -> str:
