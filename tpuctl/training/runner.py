@@ -56,7 +56,7 @@ def run_as_main(script: str, arguments: list[str]) -> None:
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = file
     code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102
+    exec(code, module.__dict__)  # noqa: S102 (the user's own script)  # nosec B102
 
 
 if __name__ == "__main__":
