@@ -13,7 +13,7 @@ import pytest
 import tpuctl as library
 from tests.cloud_world import MORNING, Worlds
 from tests.conftest import Tpuctl
-from tests.gce_world import PLAIN, ZONE, open_gce
+from tests.gce_world import PLAIN, V6E, ZONE, open_gce
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.connect import connect
 from tpuctl.cloud.create import Created, NotCreated, create
@@ -541,6 +541,18 @@ def test_migrate_shows_the_command_and_makes_it_beside_the_old_one(
     made = tpuctl("migrate", "t1", "--yes", "--json").data["created"]
     assert (made["name"], made["provider"], made["spot"]) == ("t1-gce", "gce", True)
     assert {tpu.name for tpu in library.list().tpus} == {"t1", "t1-gce"}
+
+
+def test_a_reservation_is_not_made_up(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    zones = {ZONE: {**V6E, "reserved_chips": 16}}
+    open_gce(world, monkeypatch, {**FAST, "zones": zones}, real_time=True)
+    library.create("t1", "v6e-4", zone=ZONE, reserved=True, ttl_s=36000, provider="cloud-tpu")
+    refused = tpuctl("migrate", "t1", "--yes")
+    assert refused.exit_code == 2
+    assert "--reservation RESERVATION" in refused.stderr
+    assert [tpu.name for tpu in library.list().tpus] == ["t1"]
 
 
 def test_what_compute_engine_does_not_have_is_not_migrated(

@@ -98,6 +98,10 @@ def migrate(
 ) -> Migration:
     """Create the TPU beside the old one, which costs money; the old one is left alone."""
     assert plan.options
+    if plan.options.reservation == _NO_RESERVATION:
+        raise UsageError(
+            "Which reservation on Compute Engine to use must be named.", hint=plan.command
+        )
     provider = open_provider(GCE, project=project, on_warning=on_warning)
     result = provider.create(
         provider.plan(plan.options),
@@ -112,6 +116,7 @@ def migrate(
     return replace(plan, created=result)
 
 
+_NO_RESERVATION = "RESERVATION"
 _DEFAULTS = ("/networks/default", "/subnetworks/default", "-compute@developer.gserviceaccount.com")
 
 
@@ -130,7 +135,7 @@ def _options(node: Node, *, is_queued: bool) -> CreateOptions:
         service_account=_unless_default(same.service_account),
         queued=False,
         reserved=False,
-        reservation="RESERVATION" if node.reserved else None,
+        reservation=_NO_RESERVATION if node.reserved else None,
         flex=flex,
         ttl_s=ttl_s,
         metadata={key: same.metadata[key] for key in sorted(same.metadata) if key != "ssh-keys"},
