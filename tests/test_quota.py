@@ -8,7 +8,7 @@ import pytest
 from tests.cloud_world import CloudWorld
 from tests.tpus import FAR, HERE
 from tpuctl.cloud.models import Quota
-from tpuctl.cloud.quotas import QuotaTable, chips_allowed, read_quotas
+from tpuctl.cloud.quotas import QuotaTable, chips_allowed, read_all_quotas, read_quotas
 from tpuctl.errors import NotLoggedInError, UsageError
 from tpuctl.reporters.types import render_quotas
 
@@ -42,6 +42,13 @@ def test_a_type_fits_where_the_limit_is_large_enough(
     assert fits[FAR] == (False, False)
     assert (table.chips, table.warnings) == (8, ())
     golden("quota_v5e_8.txt", render_quotas(table) + "\n")
+
+
+@pytest.mark.parametrize(("zone", "zones"), [(HERE, {HERE}), (f"{HERE},{FAR}", {HERE, FAR})])
+def test_one_zone_or_several_are_shown_alone(world: Worlds, zone: str, zones: set[str]) -> None:
+    api = world({"zones": ZONES}).api
+    assert {item.zone for item in read_all_quotas([api], "v5e-8", zone).limits} == zones
+    assert read_all_quotas([api], "v5e-8", "-") == read_all_quotas([api], "v5e-8")
 
 
 def test_a_type_that_fits_nowhere_is_warned_of(world: Worlds) -> None:

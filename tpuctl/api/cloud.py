@@ -273,10 +273,11 @@ def gc(
 def quota(
     accelerator_type: str | None = None,
     *,
+    zone: str | None = None,
     project: str | None = None,
     on_warning: OnWarning = python_warning,
 ) -> "QuotaTable":
-    """Read how many chips the project may have in each zone, of one type or of all."""
+    """Read how many chips the project may have in each zone or one, of one type or of all."""
     from tpuctl.cloud.quotas import read_all_quotas
     from tpuctl.hardware.types import describe
     from tpuctl.providers.registry import set_planes
@@ -284,7 +285,7 @@ def quota(
     if accelerator_type:
         describe(accelerator_type)  # a wrong type needs no login to be told
     apis = [open_with_warnings(project, on_warning, plane).api for plane in set_planes()]
-    return read_all_quotas(apis, accelerator_type)
+    return read_all_quotas(apis, accelerator_type, zone)
 
 
 def migrate(

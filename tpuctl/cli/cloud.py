@@ -206,6 +206,7 @@ def quota(
             metavar="[TYPE]", help="Accelerator type such as v5e-8: show the zones it fits in."
         ),
     ] = None,
+    zone: Annotated[str | None, zone_option("Only this zone. Default: every zone.")] = None,
     project: Project = None,
 ) -> None:
     """Show how many chips your project may use, by zone.
@@ -214,5 +215,5 @@ def quota(
         tpuctl quota
         tpuctl quota v5e-8
     """
-    result = tpuctl.quota(accelerator_type, project=project, on_warning=output.warn)
+    result = tpuctl.quota(accelerator_type, zone=zone, project=project, on_warning=output.warn)
     output.show(result, render_quotas)

@@ -93,15 +93,24 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
     )
 
 
-def read_all_quotas(apis: Sequence[TpuApi], accelerator_type: str | None = None) -> QuotaTable:
-    """Read the limits on several control planes; raises the error where none answers."""
+def read_all_quotas(
+    apis: Sequence[TpuApi], accelerator_type: str | None = None, zone: str | None = None
+) -> QuotaTable:
+    """Read the limits on several control planes, in one zone or all.
+
+    Raises the error where none answers.
+    """
     read = [partial(read_quotas, api, accelerator_type) for api in apis]
     answers = attempt_all(read, at_once=len(apis))
     tables = [each for each in answers if isinstance(each, QuotaTable)]
     errors = tuple(each for each in answers if isinstance(each, TpuctlError))
     if not tables:
         raise errors[0]
-    limits = tuple(limit for table in tables for limit in table.limits)
+    zones = zone.split(",") if zone and zone != ALL_ZONES else []
+    places = {place for each in zones for place in (each, each.rpartition("-")[0])}
+    limits = tuple(
+        limit for table in tables for limit in table.limits if not places or limit.zone in places
+    )
     return replace(tables[0], limits=limits, failures=errors)
 
 
