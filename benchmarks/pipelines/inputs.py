@@ -1,7 +1,9 @@
 """What the pipelines read, made on this machine, and the way to leave one of their stages out."""
 
+import bz2
 import gzip
 import io
+import itertools
 import os
 import re
 import struct
@@ -237,6 +239,93 @@ def tar_shards() -> list[str]:
     return sorted(map(str, _made("tars", write).glob("*.tar")))
 
 
+def caption_shards() -> list[str]:
+    """Tar files of JPEGs of 1024 by 768 pixels and captions, as from a crawl of the web."""
+
+    def write(place: Path) -> None:
+        place.mkdir()
+        lines = Path(sentences()).read_text().splitlines()
+        for shard in range(4):
+            with tarfile.open(place / f"{shard:05}.tar", "w") as archive:
+                for index in range(8 * shard, 8 * shard + 8):
+                    content = _encoded(photograph(index, 768, 1024))
+                    for end, each in (("jpg", content), ("txt", lines[index].encode())):
+                        entry = tarfile.TarInfo(f"{index:09}.{end}")
+                        entry.size = len(each)
+                        archive.addfile(entry, io.BytesIO(each))
+
+    return sorted(map(str, _made("captions", write).glob("*.tar")))
+
+
+def documents() -> list[str]:
+    """Parquet files of texts of 1 to 12 lines, in row groups, as FineWeb is kept."""
+
+    def write(place: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        place.mkdir()
+        lines = Path(sentences()).read_text().splitlines()
+        ends = np.cumsum(np.random.default_rng(0).integers(1, 13, 600))
+        texts = ["\n".join(lines[a:b]) for a, b in itertools.pairwise(ends) if b < len(lines)]
+        for index in range(2):
+            rows = pyarrow.table({"text": texts[index::2]})
+            pyarrow.parquet.write_table(rows, place / f"{index:05}.parquet", row_group_size=64)
+
+    return sorted(map(str, _made("documents", write).glob("*.parquet")))
+
+
+def wiki_dump() -> str:
+    """A bz2 file of articles and talk pages with markup, as Wikipedia is published."""
+
+    def write(place: Path) -> None:
+        lines = Path(sentences()).read_text().splitlines()
+        with bz2.open(place, "wt") as file:
+            for index in range(0, len(lines), 4):
+                text = f"'''{lines[index]}''' {lines[index + 1]}\n[[{lines[index + 2][:20]}]]"
+                file.write(f"<page>\n<ns>{index // 4 % 2}</ns>\n<text>{text}\n")
+                file.write(f"{lines[index + 3]} {{{{cite}}}}</text>\n</page>\n")
+
+    return str(_made("pages.xml.bz2", write))
+
+
+def scans() -> list[str]:
+    """gzip HDF5 files of complex slices from four coils, as raw MRI data is kept."""
+
+    def write(place: Path) -> None:
+        import h5py
+
+        place.mkdir()
+        random = np.random.default_rng(0)
+        for index in range(4):
+            values = random.normal(size=(4, 4, 256, 256, 2)).astype("float32").view("complex64")
+            with h5py.File(place / f"{index}.h5", "w") as file:
+                file.create_dataset(
+                    "kspace", data=values[..., 0].round(2), chunks=(1, 4, 256, 256),
+                    compression="gzip",
+                )  # fmt: skip
+
+    return sorted(map(str, _made("scans", write).glob("*.h5")))
+
+
+def clips() -> list[str]:
+    """Motion JPEG files of 60 frames of 320 by 240 pixels."""
+
+    def write(place: Path) -> None:
+        import cv2
+
+        place.mkdir()
+        frames = [photograph(seed, 240, 320) for seed in range(6)]
+        for index in range(8):
+            code = cv2.VideoWriter.fourcc(*"MJPG")
+            file = cv2.VideoWriter(str(place / f"{index}.avi"), code, 30, (320, 240))
+            for number in range(60):
+                file.write(np.roll(frames[(index + number // 20) % 6], number, 1))
+            file.release()
+
+    return sorted(map(str, _made("clips", write).glob("*.avi")))
+
+
 def tokens() -> str:
     """A file of 16-bit token ids."""
 
@@ -265,6 +354,11 @@ def make_all() -> None:
     tar_shards()
     tokens()
     packed_arrays()
+    caption_shards()
+    wiki_dump()
+    for package, made in (("pyarrow", documents), ("h5py", scans), ("cv2", clips)):
+        if find_spec(package):
+            made()
 
 
 _KEPT: list[Any] = []
