@@ -275,20 +275,6 @@ def documents() -> list[str]:
     return sorted(map(str, _made("documents", write).glob("*.parquet")))
 
 
-def review_folder() -> Path:
-    """A text file for each review of 3 to 8 lines, a folder for each opinion, as IMDB is kept."""
-
-    def write(place: Path) -> None:
-        lines = Path(sentences()).read_text().splitlines()
-        for index in range(512):
-            file = place / ("neg", "pos")[index % 2] / f"{index}_1.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            text = "<br />".join(lines[7 * index : 7 * index + 3 + index % 6])
-            file.write_text(text.capitalize())
-
-    return _made("reviews", write)
-
-
 def wiki_dump() -> str:
     """A bz2 file of articles and talk pages with markup, as Wikipedia is published."""
 
@@ -304,7 +290,7 @@ def wiki_dump() -> str:
 
 
 def scans() -> list[str]:
-    """HDF5 files of complex slices from four coils, as raw MRI data is kept."""
+    """gzip HDF5 files of complex slices from four coils, as raw MRI data is kept."""
 
     def write(place: Path) -> None:
         import h5py
@@ -314,7 +300,10 @@ def scans() -> list[str]:
         for index in range(4):
             values = random.normal(size=(4, 4, 256, 256, 2)).astype("float32").view("complex64")
             with h5py.File(place / f"{index}.h5", "w") as file:
-                file["kspace"] = values[..., 0]
+                file.create_dataset(
+                    "kspace", data=values[..., 0].round(2), chunks=(1, 4, 256, 256),
+                    compression="gzip",
+                )  # fmt: skip
 
     return sorted(map(str, _made("scans", write).glob("*.h5")))
 
@@ -366,7 +355,6 @@ def make_all() -> None:
     tokens()
     packed_arrays()
     caption_shards()
-    review_folder()
     wiki_dump()
     for package, made in (("pyarrow", documents), ("h5py", scans), ("cv2", clips)):
         if find_spec(package):

@@ -1,4 +1,4 @@
-"""fastMRI's slices: HDF5 opened for each item, k-space masked and transformed, two workers."""
+"""fastMRI's slices: gzip HDF5 opened for each item, k-space masked and transformed, two workers."""
 
 from typing import Any
 

@@ -55,7 +55,7 @@ def make() -> Any:
         lines = file.read().splitlines()
     texts = [" ".join(lines[i : i + 8]) for i in range(0, len(lines), 8)]
     data = grain.MapDataset.source(texts).shuffle(seed=0).repeat().map(tokenize)
-    data = data.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=16))
+    data = data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
     data = grain.experimental.FirstFitPackIterDataset(
         data, length_struct={"inputs": LENGTH, "targets": LENGTH}, num_packing_bins=4
     )

@@ -32,23 +32,20 @@ def read_row_group(path: str, group: int) -> Any:
     return pyarrow.parquet.ParquetFile(path).read_row_group(group).column("text").to_pylist()
 
 
-@stage(lambda texts: [DOCUMENT] * len(texts))
-def encode(texts: list[str]) -> Any:
-    found = []
-    for text in texts:
-        ids = []
-        for word in text.split():
-            pieces = list(word.encode())
-            while pair := min(
-                (each for each in itertools.pairwise(pieces) if each in RANKS),
-                key=RANKS.__getitem__,
-                default=None,
-            ):
-                place = list(itertools.pairwise(pieces)).index(pair)
-                pieces[place : place + 2] = [RANKS[pair]]
-            ids += pieces
-        found.append(ids)
-    return found
+@stage(lambda text: DOCUMENT)
+def encode(text: str) -> Any:
+    ids = []
+    for word in text.split():
+        pieces = list(word.encode())
+        while pair := min(
+            (each for each in itertools.pairwise(pieces) if each in RANKS),
+            key=RANKS.__getitem__,
+            default=None,
+        ):
+            place = list(itertools.pairwise(pieces)).index(pair)
+            pieces[place : place + 2] = [RANKS[pair]]
+        ids += pieces
+    return ids
 
 
 @stage(lambda buffer: (buffer.pop(), ROW)[1])
@@ -75,7 +72,7 @@ def make() -> Any:
         rows = []
         while len(rows) < 8:
             while len(buffer) < 64:
-                buffer += encode(next(texts))
+                buffer += map(encode, next(texts))
             rows.append(best_fit_row(buffer))
         batch = torch.stack(rows)
         yield batch[:, :-1], batch[:, 1:]

@@ -29,8 +29,8 @@ STAGES = {
 
 
 PHOTO = Image.fromarray(photograph(0, 768, 1024))
-TENSOR = torch.zeros(3, 224, 224)
-READY = {"RandomResizedCrop": PHOTO.resize((224, 224)), "ToTensor": TENSOR, "Normalize": TENSOR}
+TENSOR = torch.zeros(3, 336, 336)
+READY = {"RandomResizedCrop": PHOTO.resize((336, 336)), "ToTensor": TENSOR, "Normalize": TENSOR}
 TEXT = torch.zeros(77, dtype=torch.long)
 
 
@@ -46,7 +46,7 @@ def tokenize(text: str) -> Any:
 
 def make() -> Any:
     steps = [
-        transforms.RandomResizedCrop(224, (0.9, 1.0), interpolation=Image.Resampling.BICUBIC),
+        transforms.RandomResizedCrop(336, (0.9, 1.0), interpolation=Image.Resampling.BICUBIC),
         transforms.ToTensor(),
         transforms.Normalize((0.481, 0.458, 0.408), (0.269, 0.261, 0.276)),
     ]

@@ -19,7 +19,7 @@ STAGES = {
 IS_PROGRAM = True
 
 
-COUNT, STEP = 8, 5
+COUNT, STEP = 8, 7
 FRAMES = [photograph(0, 240, 320)] * COUNT
 READY = np.zeros((COUNT, 112, 112, 3), "float32")
 
