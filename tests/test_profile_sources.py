@@ -64,6 +64,12 @@ def ragged():
     for index in range(1 << 30):
         yield [np.zeros(1 + index % 5), "text", None]
 
+def pooled():
+    from multiprocessing.pool import ThreadPool
+    with ThreadPool(3) as pool:
+        for image in pool.imap(fetch, range(1 << 16)):
+            yield np.stack([image] * 4)
+
 class Pictures:
     def __len__(self):
         return 1 << 20
@@ -178,6 +184,17 @@ def test_ragged_elements_of_any_kind_are_counted(place: str) -> None:
     profile = take(place, "ragged", batch_size=100)
     assert profile.batch_size == 100
     assert (profile.pipeline_examples_per_s or 0) > 0
+
+
+@pytest.mark.slow
+def test_what_a_pool_of_threads_does_for_a_generator_is_seen(place: str) -> None:
+    profile = take(place, "pooled")
+    fetch = next(stage for stage in profile.stages if stage.is_bottleneck)
+    assert (profile.verdict, fetch.name, fetch.parallelism) == ("io", "fetch", 3)
+    assert fetch.calls_in_flight > 1.5
+    assert [advice.change for advice in profile.advice] == [
+        "concurrent.futures.ThreadPoolExecutor(12).map(fetch, ...)"
+    ]
 
 
 @needs_grain

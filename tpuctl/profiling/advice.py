@@ -118,7 +118,7 @@ def _wait_together(at: Situation) -> Advice | None:
         return None
     stage, measured = at.stages[index], at.case.measured
     kind = measured.settings.get("loader", measured.kind)
-    count = min(MOST_WAITING_LANES, 4 * (measured.lanes or 1))
+    count = min(MOST_WAITING_LANES, 4 * (stage.parallelism or measured.lanes or 1))
     limits = [count * 1000 / sum(each.active_ms_per_example for each in at.stages)]
     if at.full_rate:
         limits.append(at.full_rate)

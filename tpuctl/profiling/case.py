@@ -117,7 +117,8 @@ class Case:
         """The share of the stages' time that was neither CPU nor waiting for one."""
         busiest = self.free.signals.busiest_thread
         in_process = not self.measured.settings.get("num_workers")
-        if self.measured.lanes == 1 and in_process and busiest is not None and self.in_flight:
+        is_alone = self.measured.lanes == 1 and in_process and 0 < self.in_flight < TWO_THREADS
+        if is_alone and busiest is not None:
             # Other processes delay the measuring threads too, which does not block the pipeline.
             return max(0.0, 1 - busiest / self.in_flight)
         active_s = self.in_flight * self.free.signals.wall_s

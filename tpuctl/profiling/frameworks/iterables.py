@@ -76,7 +76,7 @@ def sampled_costs(
             calls=found[key].count,
             wall_s=found[key].wall_s,
             cpu_s=found[key].cpu_s,
-            parallelism=lanes,
+            parallelism=max(lanes, found[key].threads),
             method=METHOD,
             is_random=found[key].is_random or bool(_RANDOM.search(key[0])),
         )

@@ -51,13 +51,17 @@ TRANSFORM: Key = ("", "")
 
 @dataclass
 class Samples:
-    """The samples of one function: their number, time, CPU time, and summed stack depth."""
+    """The samples of one function: their number, time, CPU time, and summed stack depth.
+
+    `threads` is how many were seen in it at once.
+    """
 
     count: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
     depth: float = 0.0
     is_random: bool = False
+    threads: int = 1
 
 
 @dataclass
@@ -125,12 +129,14 @@ class StackSampler:
         self.write()
 
     def _in_time(self, _number: int, frame: FrameType | None) -> None:
-        """Credit the time since the last of these signals."""
+        """Credit the time since the last of these signals, also to threads that are waited for."""
         if not self._is_running:
             return
         now_s = time.perf_counter()
-        if found := self._sample(frame):
+        running = self._in_helpers() if _is_waiting(frame) else []
+        for found in running or filter(None, [self._sample(frame)]):
             found.wall_s += now_s - self._wall_s
+            found.threads = max(found.threads, sum(each is found for each in running))
         self._wall_s = now_s
         self._count += 1
         if self._count % WRITE_EVERY == 0:
@@ -144,6 +150,12 @@ class StackSampler:
         if found := self._sample(frame):
             found.cpu_s += max(0.0, now_s - self._cpu_s - others_s)
         self._cpu_s = now_s
+
+    def _in_helpers(self) -> list[Samples]:
+        """What the user's other threads run, of those that do not wait for each other."""
+        main = threading.main_thread().ident
+        frames = [f for t, f in current_frames() if t != main and not _is_waiting(f)]
+        return [found for frame in frames if (found := self._sample(frame))]
 
     def _in_other_threads(self) -> float:
         """Credit the CPU time of Python's other threads since the last signal; return the sum."""
@@ -217,7 +229,8 @@ class StackSampler:
         # Copied first: a signal may add a function during the loop.
         samples = list(self.samples.items())
         rows = [
-            [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self._random] for key, s in samples
+            [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self._random, s.threads]
+            for key, s in samples
         ]
         path = Path(self.folder, f"{os.getpid()}.stacks")
         try:
@@ -269,6 +282,11 @@ def _library_call(made: Any, calls: Sequence[CodeType]) -> Key | None:
     return f"{owner}{called.co_name}", ""
 
 
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether a thread waits for another one, as the readers of queues and futures do."""
+    return frame is not None and frame.f_code.co_filename == threading.__file__
+
+
 def _is_decoding(code: CodeType) -> bool:
     """Whether this is where Pillow decodes: when pixels are needed, not when a file is opened."""
     return code.co_name == "load" and code.co_filename.endswith(_PILLOW)
@@ -295,13 +313,14 @@ def read_stacks(folder: str) -> dict[Key, Samples]:
             rows = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        for name, location, count, wall_s, cpu_s, depth, is_random in rows:
+        for name, location, count, wall_s, cpu_s, depth, is_random, threads in rows:
             found = total.setdefault((name, location), Samples())
             found.count += count
             found.wall_s += wall_s
             found.cpu_s += cpu_s
             found.depth += depth
             found.is_random |= is_random
+            found.threads = max(found.threads, threads)
     return total
 
 
