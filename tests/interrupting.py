@@ -19,6 +19,8 @@ from typing import Any
 SHIM = Path(__file__).with_name("interrupt.c")
 YEAR_S, DAY_S = 365 * 86400, 86400
 NOTHING = "count 0"
+HONEST = (0, 1, 3)
+"""How a command may end at which something has struck."""
 SERVICE = "service "
 PROBE = re.compile(r"tmp/[a-z0-9_]{8}")
 TIMEOUT_S = 120.0
@@ -162,8 +164,8 @@ def normal(text: str) -> str:
 class Opened:
     """A command in a fresh place: `result` must be the same in the end, whatever came between.
 
-    `check` must hold at any moment. `again` are the exit codes of a second run, `methods` are
-    what it has asked the service for.
+    `check` must hold at any moment. `honest` are the exit codes of a run that is struck, `again`
+    those of a second run, and `methods` are what it has asked the service for.
     """
 
     words: list[str]
@@ -172,13 +174,11 @@ class Opened:
     again: tuple[int, ...] = (0,)
     program: tuple[str, ...] = ("-m", "tpuctl")
     methods: Callable[[], set[str]] = set
+    honest: tuple[int, ...] = HONEST
 
 
 Case = Callable[[Place, ExitStack], Opened]
 """Makes the world of a command that is to be interrupted, below a place."""
-
-HONEST = (0, 1, 3)
-"""How a command may end at which something has struck."""
 
 
 @dataclass
@@ -228,7 +228,7 @@ def interrupted(case: Case, strike: str, root: Path, wanted: Undisturbed) -> boo
         if first.code < 0:
             assert first.code == -signal.SIGKILL, first.said
         else:
-            _check_answer(first, HONEST)
+            _check_answer(first, opened.honest)
         opened.check()
         second = place.run(opened.words, program=opened.program)
         _check_answer(second, (0, *opened.again))

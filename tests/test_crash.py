@@ -105,6 +105,13 @@ def test_a_command_that_is_killed_as_it_ends_can_be_run_again(
         interrupted(CASES[name], f"kill {number}", tmp_path / str(number), wanted)
 
 
+def test_a_script_of_launch_may_be_killed_as_it_writes(tmp_path: Path) -> None:
+    wanted = undisturbed(CASES["launch"], tmp_path / "undisturbed")
+    written = [point.number for point in wanted.points if point.path.endswith("/ran")][-1]
+    for kind in ("die", "torn"):
+        interrupted(CASES["launch"], f"{kind} {written}", tmp_path / kind, wanted)
+
+
 def test_soak_runs_outside_of_pytest_too(tmp_path: Path) -> None:
     """There nothing has set the secret of its emulators."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("TPUCTL_")}
