@@ -76,10 +76,10 @@ def test_the_torch_that_a_template_needs_is_of_the_same_release_as_its_torch_xla
     nothing = offers(torch="not-installed")
     with pytest.raises(NotFoundError) as caught:
         pick_choice(script, nothing, preferred="jax", accelerator=accelerator)
-    words = shlex.split(caught.value.hint or "")[3:5]
+    words = [word for word in shlex.split(caught.value.hint or "") if word.startswith("torch")]
     release = re.search(r"pip install torch==([\d.]+)", Path(script.path).read_text())
     assert release
-    assert [word.partition("==")[2] for word in words] == [release[1]] * 2
+    assert [word.partition("~=")[2] for word in words] == [release[1]] * 2
 
 
 def test_tensorflow_for_tpus_is_not_put_beside_jax() -> None:
