@@ -147,10 +147,20 @@ def test_the_method_behind_the_generator_of_keras_is_the_stage(program: Program)
 
 
 @pytest.mark.tf
-def test_what_workers_of_keras_run_is_said_to_be_unseen(program: Program) -> None:
+def test_what_threads_of_keras_run_is_seen(program: Program) -> None:
     profile = profile_program(program(py_dataset_program("jax", workers=2)))
+    assert [stage.name for stage in profile.stages] == ["Batches.__getitem__"]
+    assert profile.stages[0].parallelism == 2
+    assert profile.stages[0].active_ms_per_example > 1
+
+
+@pytest.mark.tf
+def test_what_processes_of_keras_run_is_said_to_be_unseen(program: Program) -> None:
+    text = py_dataset_program("jax", workers=2)
+    text = text.replace("workers=2", "workers=2, use_multiprocessing=True")
+    profile = profile_program(program(text))
     assert profile.stages == ()
-    assert "Batches runs in 2 workers of Keras" in " ".join(profile.notes)
+    assert "Batches runs in 2 processes of Keras" in " ".join(profile.notes)
     assert "between stages" not in " ".join((profile.headline, *profile.evidence))
 
 

@@ -242,7 +242,7 @@ def _no_stages(measured: Measurement) -> str:
         )
     if measured.kind == "iterable" and (measured.lanes or 1) > 1:
         return (
-            f"No stages: {measured.chain.name} runs in {measured.lanes} workers of Keras, which "
+            f"No stages: {measured.chain.name} runs in {measured.lanes} processes of Keras, which "
             "cannot be observed. Profile it with workers=1 to see its functions."
         )
     if measured.kind in PYTHON_KINDS:
