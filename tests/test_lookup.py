@@ -39,7 +39,7 @@ LOOKING: dict[str, tuple[str, ...]] = {
     "launch": ("train.py", "--on", "t1"),
     "data serve": ("t1",),
 }
-NOT_BY_NAME = {"list", "gc", "create", "data presize"}
+NOT_BY_NAME = {"list", "gc", "create", "data presize", "quota"}
 CHANGES = {"delete_node", "delete_queued_resource", "create_node", "update_node"}
 
 
