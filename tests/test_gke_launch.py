@@ -589,7 +589,7 @@ def test_a_job_that_is_deleted_while_it_is_followed_says_so(
         api.delete(f"{JOB_SETS}/{api.namespace}/jobsets/nap", found["metadata"]["uid"])
     else:
         world.emulator.cluster.objects.all("jobsets")[0]["metadata"]["uid"] = "another"
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=240)
     assert json.loads(out)["errors"][0]["code"] == "not_found"
     assert child.returncode == 1
 

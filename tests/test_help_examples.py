@@ -263,6 +263,7 @@ def execute(walk: str, folder: Path) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("walk", WALKS)
 def test_the_examples_of_the_help_do_what_they_say(walk: str, tmp_path: Path) -> None:
     pytest.importorskip("libcst", reason="libcst is not installed")
