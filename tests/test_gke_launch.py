@@ -547,7 +547,7 @@ def test_a_job_whose_node_is_taken_away_is_told(tmp_path: Path) -> None:
         assert child.poll() is None
     (first,) = psutil.Process(child.pid).children()
     first.send_signal(signal.SIGTERM)
-    rest, _ = child.communicate(timeout=60)
+    rest, _ = child.communicate(timeout=240)
     assert (rest.startswith("saved\n"), child.returncode) == (True, 5)
 
 
@@ -562,7 +562,7 @@ def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl)
     while "worker 0" not in said:
         said += child.stdout.readline()
     child.send_signal(signal.SIGINT)
-    rest, _ = child.communicate(timeout=60)
+    rest, _ = child.communicate(timeout=240)
     assert child.returncode == 130
     assert "nap keeps running in the cluster tpuctl-emulator" in rest
     assert tpuctl("show", "nap", "--json").data["state"] == "READY"
