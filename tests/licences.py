@@ -31,17 +31,16 @@ KNOWN = {
 }
 NOTES = """# Licences of dependencies
 
-tpuctl itself is Apache-2.0. What it can install has the licences below, as the packages themselves
-declare them. One library is part of tpuctl's own files and of each HTML report: Chartist 1.5.0,
-which draws the charts, is MIT, Copyright (c) 2013 Gion Kunz; its notice stands in
-`tpuctl/reporters/chartist.js`. Look at two licences before you distribute an image or a product
-that contains these packages:
+tpuctl itself is Apache-2.0. The packages that it can install declare the licences below. One
+library is included in tpuctl and in each HTML report: Chartist 1.5.0, which draws the charts, is
+MIT, Copyright (c) 2013 Gion Kunz; its notice is in `tpuctl/reporters/chartist.js`. Before you
+distribute an image or a product that contains these packages, check two licences:
 
 - **asyncssh** (extra `ssh`) is EPL-2.0 or GPL-2.0-or-later, at your choice: a weak copyleft.
 - **libtpu** (extra `aot`, and every TPU VM) is not open source: Google's terms of service apply.
 
-Apache Beam (extra `beam`) brings some 60 more packages, which are not listed. Written by
-`python -m tests.licences`; a test compares this page with what is installed.
+Apache Beam (extra `beam`) installs some 60 more packages, which are not listed. `python -m
+tests.licences` writes this page, and a test compares it with the installed packages.
 
 | package | licence | comes with |
 |---|---|---|
