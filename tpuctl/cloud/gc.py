@@ -81,7 +81,7 @@ def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> G
     groups = group_resources(seen)
     judge = _Judge(api, journal)
     orphans = [
-        _orphan(plan_group_deletion(group), reason)
+        orphan_of(plan_group_deletion(group), reason)
         for group in groups
         if (reason := judge.why_orphaned(group))
     ]
@@ -110,7 +110,7 @@ def delete_orphans(
         on_progress=on_progress,
     )
     orphans = (
-        _orphan(deletion, orphan.reason)
+        orphan_of(deletion, orphan.reason)
         for orphan, deletion in zip(found.found, ended, strict=True)
     )
     return replace(found, found=tuple(orphans), acted=True).summed()
@@ -231,7 +231,8 @@ def _why_queued(queued: QueuedResource, abandoned: frozenset[str]) -> str | None
     return None
 
 
-def _orphan(deletion: TpuDeletion, reason: str) -> Orphan:
+def orphan_of(deletion: TpuDeletion, reason: str) -> Orphan:
+    """Describe an orphan by its planned or finished deletion."""
     action: Action = "delete" if deletion.outcome == "planned" else deletion.outcome
     known = {**shared(Orphan, deletion), "reason": reason}
     return Orphan(**known, action=action, deletion=deletion)

@@ -1,0 +1,77 @@
+"""What Colab, Kaggle and GKE share: refusals, and deletions one after the other."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion, failed_deletion
+from tpuctl.cloud.gc import GcResult, Orphan, orphan_of
+from tpuctl.cloud.lookup import attempt
+from tpuctl.errors import TpuctlError
+from tpuctl.providers.port import Abilities, Login
+
+Delete = Callable[[TpuDeletion], TpuDeletion]
+
+
+class BatchProvider:
+    """A provider that runs whole jobs: a TPU exists only for one, and has no SSH."""
+
+    abilities: Abilities
+
+    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
+        raise self.abilities.refuse("create")
+
+    plan = create = _refuse_create
+
+    def reach(self, name: str, login: Login) -> NoReturn:
+        """Raise: no worker can be reached."""
+        raise self.abilities.refuse("SSH", name=name)
+
+
+def plan_deletions(
+    names: Sequence[str] | None,
+    found: Collection[str],
+    describe: Callable[[str], TpuDeletion],
+    *,
+    was_ours: Callable[[str], bool],
+    missing: Callable[[str], TpuctlError],
+) -> DeleteResult:
+    """Plan to delete the named ones, or all that were found; raises the error of a single name."""
+    planned: list[TpuDeletion] = []
+    gone: list[DeletedEarlier] = []
+    failures: list[TpuctlError] = []
+    for name in dict.fromkeys(found if names is None else names):
+        if name in found:
+            planned.append(describe(name))
+        elif was_ours(name):
+            gone.append(DeletedEarlier(name, None))
+        else:
+            failures.append(missing(name))
+    if len(failures) == 1 and not planned and not gone:
+        raise failures[0]
+    return DeleteResult(tuple(planned), tuple(gone), not_planned=tuple(failures)).summed()
+
+
+def delete_each(plan: DeleteResult, delete: Delete) -> DeleteResult:
+    """Delete what was planned; failures are in the result."""
+    done = tuple(_try_to_delete(each, delete) for each in plan.tpus)
+    return replace(plan, tpus=done, dry_run=False).summed()
+
+
+def delete_orphans_still(
+    found: GcResult, is_still: Callable[[Orphan], bool], delete: Delete
+) -> GcResult:
+    """Delete the orphans that still are orphans."""
+    done = []
+    for orphan in found.found:
+        deletion = replace(orphan.deletion, outcome="left_alone")
+        if orphan.action == "delete" and is_still(orphan):
+            deletion = _try_to_delete(orphan.deletion, delete)
+        done.append(orphan_of(deletion, orphan.reason))
+    return replace(found, found=tuple(done), acted=True).summed()
+
+
+def _try_to_delete(planned: TpuDeletion, delete: Delete) -> TpuDeletion:
+    done = attempt(partial(delete, planned))
+    return failed_deletion(planned, done) if isinstance(done, TpuctlError) else done
