@@ -254,10 +254,3 @@ def _deleted_earlier(tpu: str, plane: Provider) -> Provider:
     if earlier and isinstance(attempt(partial(plane.get, tpu, None)), absent):
         return earlier
     return plane
-
-
-def not_found(tpu: str, provider: Provider) -> NotFoundError:
-    """Make the error for a name that a provider does not have."""
-    return NotFoundError(
-        f"There is no TPU {tpu} on {provider.abilities.title}.", hint="tpuctl list"
-    )

@@ -1,8 +1,10 @@
-"""The user's kubeconfig: which cluster, how to trust it, and what to log in with."""
+"""The YAML of Kubernetes: the user's kubeconfig, what to log in with, and manifests to write."""
 
 import base64
 import json
+import math
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -93,6 +95,34 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it contains a YAML alias")
         return super().compose_node(parent, index)
+
+
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]+")
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _write_text(dumper: Any, text: str) -> Any:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        told = "A text that is not Unicode cannot be part of a manifest."
+        raise InvalidInputError(told) from None
+    # Quoted unless every reader takes it for text: they differ about 1e3 and y.
+    style = "|" if "\n" in text else None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _write_text)
+
+
+def to_yaml(document: Any) -> str:
+    """Write a manifest as YAML that people can read, and every reader reads alike."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return str(yaml.dump(document, Dumper=_Dumper, **options))
 
 
 def _read(path: Path) -> Part:

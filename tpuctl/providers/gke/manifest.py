@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe
 
 DATA = Path(__file__).parent / "data" / "gke.json"
@@ -264,51 +264,3 @@ def name_for(stem: str, suffix: str, slices: int, nodes: int) -> str:
     rest = len(f"-{suffix}-{SLICE}-{slices - 1}-{nodes - 1}-abcde")
     plain = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-0123456789")
     return f"{plain[: min(24, _LONGEST - rest)].strip('-') or 'job'}-{suffix}"
-
-
-_PLAIN = re.compile(r"[A-Za-z/.][A-Za-z0-9/._-]*")
-_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"}
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
-_BLOCK = re.compile(r"(?![ \n])(?:[ -~]*\n)+")
-
-
-def to_yaml(value: Any, indent: str = "") -> str:
-    """Write plain data as YAML that people can read, and every reader reads alike."""
-    if isinstance(value, Mapping) and value:
-        return "".join(
-            f"{indent}{_scalar(key, '')}:{_below(each, indent, '  ')}"
-            for key, each in value.items()
-        )
-    if isinstance(value, (list, tuple)) and value:
-        items = ((each, to_yaml(each, f"{indent}  ")) for each in value)
-        return "".join(
-            f"{indent}- {text[len(indent) + 2 :]}"
-            if isinstance(each, (Mapping, list, tuple)) and each
-            else f"{indent}- {_scalar(each, indent + '  ')}\n"
-            for each, text in items
-        )
-    return f"{indent}{_scalar(value, indent)}\n"
-
-
-def _below(value: Any, indent: str, step: str) -> str:
-    if isinstance(value, (Mapping, list, tuple)) and value:
-        return f"\n{to_yaml(value, indent + step)}"
-    return f" {_scalar(value, indent + step)}\n"
-
-
-def _scalar(value: Any, indent: str) -> str:
-    if isinstance(value, (Mapping, list, tuple)):
-        return "{}" if isinstance(value, Mapping) else "[]"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and not value.startswith("."):
-        return value
-    if "\n" in value and indent and _BLOCK.fullmatch(value) and not value.endswith("\n\n"):
-        lines = (f"{indent}{line}".rstrip() if not line else f"{indent}{line}"
-                 for line in value[:-1].split("\n"))  # fmt: skip
-        return "|\n" + "\n".join(lines)
-    if any("\ud800" <= each <= "\udfff" for each in value):
-        raise InvalidInputError("A text that is not Unicode cannot be part of a manifest.")
-    return _ESCAPED.sub(
-        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)
-    )
