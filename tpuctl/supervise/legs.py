@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.clock import Clock, WallClock
-from tpuctl.cloud.connect import open_cloud
 from tpuctl.errors import (
     DeadlineError,
     NotFoundError,
@@ -20,18 +19,18 @@ from tpuctl.errors import (
     UnavailableError,
     WrongStateError,
 )
-from tpuctl.providers.port import Provider
+from tpuctl.providers.port import Login, Provider
 from tpuctl.providers.registry import is_plane, open_provider
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.output import Sink
 from tpuctl.storage import open_storage
 from tpuctl.supervise.actions import Actions
-from tpuctl.supervise.loop import watch
+from tpuctl.supervise.loop import open_target, watch
 from tpuctl.supervise.messages import WatchResult
 from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
-from tpuctl.supervise.plan import WatchOptions, plan_on_provider, plan_watch
-from tpuctl.supervise.provider_actions import ProviderActions, Supervised
+from tpuctl.supervise.plan import WatchOptions
+from tpuctl.supervise.provider_actions import ProviderActions
 from tpuctl.supervise.relay import (
     PAUSE_S,
     End,
@@ -45,8 +44,7 @@ from tpuctl.supervise.relay import (
     next_step,
     sum_up,
 )
-from tpuctl.supervise.state import Place, StateFile
-from tpuctl.supervise.worker_actions import ATTEMPT, RESUME, Login, WorkerActions
+from tpuctl.supervise.worker_actions import ATTEMPT, RESUME, WorkerActions
 from tpuctl.units import format_duration
 
 CHECKPOINTS = "TPUCTL_CHECKPOINTS"
@@ -290,32 +288,25 @@ class Relay:
         return given
 
     def _run_on_workers(self, provider: Provider, leg: Leg) -> Leg:
-        job, login, talk = self._job, Login("", is_given=False), self._talk
+        job = self._job
         most = job.spec.max_crashes - self._ledger.crashes
         spec = replace(job.spec, max_crashes=most)
-        actions: _CloudLeg | _ProviderLeg
-        if is_plane(provider):
-            cloud = open_cloud(job.project, plane=leg.provider)
-            store = StateFile(cloud.api, leg.name)
-            options = replace(self._options(leg), provider=leg.provider)
-            plan = plan_watch(cloud, leg.name, options, spec, store=store)
-            from tpuctl.remote.hosts import split_user
-
-            login = Login(split_user(leg.name)[0])
-            actions = _CloudLeg(cloud, login, sink=self._sink, note=self._note, **talk)
-        elif isinstance(provider, Supervised):
-            store = StateFile(Place(provider.abilities.name, provider.endpoint), leg.name)
-            options = replace(self._options(leg), zones=(), max_usd=None, spot=None, queued=None)
-            plan = plan_on_provider(provider, leg.name, options, spec, store=store)
-            recipe = replace(plan.watch_state.recipe, max_units=job.max_units)
-            plan = replace(plan, watch_state=replace(plan.watch_state, recipe=recipe))
-            actions = _ProviderLeg(provider, login, sink=self._sink, note=self._note, **talk)
-        else:
-            raise provider.abilities.refuse("watch")
+        store, make_plan, act_on = open_target(
+            provider, leg.name, project=job.project, kinds=(_CloudLeg, _ProviderLeg)
+        )
+        options = replace(self._options(leg), provider=leg.provider)
+        if not is_plane(provider):
+            options = replace(
+                options, zones=(), max_usd=None, spot=None, queued=None, provider=None
+            )
+        plan = make_plan(options, spec, store=store)
+        state = plan.watch_state
+        if not is_plane(provider):
+            state = replace(state, recipe=replace(state.recipe, max_units=job.max_units))
+        actions = act_on(Login(), sink=self._sink, note=self._note, **self._talk)
         self._clock = actions.clock
         actions.carry(job, leg, self._count)
         with store.alone():
-            state = plan.watch_state
             ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
         return _concluded(self._ledger.open or leg, ended, actions)
 
