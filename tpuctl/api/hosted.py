@@ -126,15 +126,15 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         if each.available is not False and (each.usd_per_hour == 0 or each.provisioning == "units"
         or (max_usd and each.usd_per_hour))
     ]  # fmt: skip
-    told = [
+    reasons = [
         f"{number}. {each.provider} {each.accelerator_type}, {each.provisioning.replace('_', ' ')}"
         f"{f' in {each.zone}, ${each.usd_per_hour:.2f} per hour' if each.usd_per_hour else ''}"
         f": {'; '.join(each.evidence)}"
         for number, each in enumerate(usable[:_SHOWN], 1)
     ]
     if not max_usd:
-        told.append("offers for dollars are left out; to allow them: --max-usd")
-    told += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
+        reasons.append("offers for dollars are left out; to allow them: --max-usd")
+    reasons += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
     if not usable:
         rows = [(each.provider, f"{each.accelerator_type}: not now") for each in found.offers]
         rows = [row for row in rows if not (row[0] == "cloud-tpu" and not max_usd)]
@@ -143,7 +143,7 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         rows += [] if max_usd else [("for dollars", "left out; to allow them: --max-usd")]
         table = "".join(f"\n  {name:<12}{why}" for name, why in dict.fromkeys(rows))
         raise NoCapacityError(f"No TPU can be had now.{table}", hint="tpuctl offers")
-    return AutoPlan(script, tuple(usable), tuple(told))
+    return AutoPlan(script, tuple(usable), tuple(reasons))
 
 
 def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:

@@ -30,7 +30,7 @@ LONGEST_MESSAGE = 600
 """Longest part of the service's message that is passed on, in characters."""
 
 T = TypeVar("T")
-_NONSENSE = (
+_MALFORMED = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
 _ROLES = {"compute.googleapis.com": "roles/compute.instanceAdmin.v1"}
@@ -152,9 +152,9 @@ def read_reply(reply: Any, most_bytes: int, service: str) -> bytes:
 
 
 def checks_replies(service: str) -> Callable[[T], T]:
-    """Make a function, or every public method of a class, refuse a reply that makes no sense.
+    """Make a function, or every public method of a class, refuse a malformed reply.
 
-    Both raise UnavailableError then, whatever they stumbled over.
+    Both raise UnavailableError then, instead of the error of the code that read it.
     """
 
     def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +162,7 @@ def checks_replies(service: str) -> Callable[[T], T]:
         def call(*words: Any, **options: Any) -> Any:
             try:
                 return function(*words, **options)
-            except _NONSENSE as error:
+            except _MALFORMED as error:
                 what = function.__name__.replace("_", " ")
                 raise UnavailableError(
                     f"{service} answered {what!r} with something that cannot be read: {error}.",

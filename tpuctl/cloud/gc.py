@@ -79,17 +79,17 @@ def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> G
     """Find everything that is dead, expired or abandoned; changes nothing."""
     seen = take_snapshot(api, zone or ALL_ZONES, leftovers=True)
     groups = group_resources(seen)
-    judge = _Judge(api, journal)
+    finder = _OrphanFinder(api, journal)
     orphans = [
         orphan_of(plan_group_deletion(group), reason)
         for group in groups
-        if (reason := judge.why_orphaned(group))
+        if (reason := finder.why_orphaned(group))
     ]
     return GcResult(
         tuple(sorted(orphans, key=lambda orphan: (orphan.zone, orphan.name))),
         unreachable_zones=seen.unreachable_zones,
         not_planned=seen.failures,
-        unproven=tuple(text for group in groups for text in judge.unproven(group)),
+        unproven=tuple(text for group in groups for text in finder.unproven(group)),
     ).summed()
 
 
@@ -101,12 +101,12 @@ def delete_orphans(
     on_progress: OnProgress = silent,
 ) -> GcResult:
     """Delete the orphans, each only if it still is one right before; failures are in the result."""
-    judge = _Judge(api, journal)
+    finder = _OrphanFinder(api, journal)
     ended = delete_all(
         api,
         found.deletions,
         journal=journal,
-        is_unneeded=lambda group: bool(judge.why_orphaned(group)),
+        is_unneeded=lambda group: bool(finder.why_orphaned(group)),
         on_progress=on_progress,
     )
     orphans = (
@@ -116,7 +116,7 @@ def delete_orphans(
     return replace(found, found=tuple(orphans), acted=True).summed()
 
 
-class _Judge:
+class _OrphanFinder:
     """Decides which groups are unused.
 
     Anyone with write access can copy or invent labels. So a TPU's labels count only if the journal

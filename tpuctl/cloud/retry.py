@@ -1,4 +1,4 @@
-"""Retries, the rate limit, request deadlines and polling: all our patience with the service."""
+"""Retries, the rate limit, request deadlines and polling."""
 
 import json
 import math

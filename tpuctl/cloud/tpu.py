@@ -28,7 +28,7 @@ Provisioning = Literal["on_demand", "spot", "flex", "reserved", "units", "free"]
 
 _NEVER_BILLED = frozenset({"PENDING", INCOMPLETE})
 _FREE_STATES = DEAD_NODE_STATES | {"STOPPED"} | _NEVER_BILLED
-_MOST_TTL_S = 100 * 365 * 86400
+_MAX_TTL_S = 100 * 365 * 86400
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Tpu(Outcome):
         return self.state == "READY" and bool(self.workers) and reachable
 
     @property
-    def ailments(self) -> tuple[str, ...]:
+    def health_warnings(self) -> tuple[str, ...]:
         """What the service says about its health, if it is not healthy."""
         if self.health in ("HEALTHY", "UNKNOWN"):
             return ()
@@ -250,9 +250,9 @@ def expires_at(node: Node) -> datetime | None:
 def _ttl_of(labels: Mapping[str, str]) -> int | None:
     """Read the time to live of a TPU from its labels; None without a valid one."""
     text = labels.get(LABEL_TTL_S, "")
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MAX_TTL_S)):
         return None
-    return min(int(text), _MOST_TTL_S)
+    return min(int(text), _MAX_TTL_S)
 
 
 def price_now(node: Node) -> float | None:

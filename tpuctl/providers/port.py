@@ -63,8 +63,8 @@ class Abilities:
     def refuse(self, what: str, *, key: str = "", name: str = "NAME") -> UnsupportedError:
         """Make the error for something that this provider cannot do, with a TPU of that name."""
         hint = self.instead.get(key or what, "tpuctl offers shows what every provider has.")
-        told = f"{self.title} does not offer {what}."
-        return UnsupportedError(told, hint=hint.replace("NAME", name))
+        text = f"{self.title} does not offer {what}."
+        return UnsupportedError(text, hint=hint.replace("NAME", name))
 
     def check(self, options: CreateOptions) -> None:
         """Raise UnsupportedError for an option of a create that would have no effect."""

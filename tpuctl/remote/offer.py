@@ -24,8 +24,8 @@ from tpuctl.remote.hosts import Host
 _NO_FILES = ("", ".", "..", "~")
 _GIT = ".git"
 # Each rule is compared with each path.
-_MOST_COMPARISONS = 1 << 26
-_MOST_STARS = 3
+_MAX_COMPARISONS = 1 << 26
+_MAX_STARS = 3
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: P
     from tpuctl.remote._ignore import remote_rules
 
     rules = {path: _cheap_rules(text) for path, text in offer.ignores.items()}
-    if sum(text.count("\n") + 1 for text in rules.values()) * len(entries) > _MOST_COMPARISONS:
+    if sum(text.count("\n") + 1 for text in rules.values()) * len(entries) > _MAX_COMPARISONS:
         raise _invalid(host, "too many rules in its ignore files")
     why_ignored = remote_rules(rules)
     left_out: dict[str, str | None] = {}
@@ -133,7 +133,7 @@ def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: P
 
 def _cheap_rules(text: str) -> str:
     """Drop rules that take very long to match: a few stars can mean hours."""
-    return "\n".join(line for line in text.splitlines() if line.count("*") <= _MOST_STARS)
+    return "\n".join(line for line in text.splitlines() if line.count("*") <= _MAX_STARS)
 
 
 def _is_inside(link: TreeEntry) -> bool:

@@ -44,14 +44,14 @@ from tpuctl.supervise.relay import (
     next_step,
     sum_up,
 )
-from tpuctl.supervise.worker_actions import ATTEMPT, RESUME, WorkerActions
+from tpuctl.supervise.worker_actions import WorkerActions, attempt_variables
 from tpuctl.units import format_duration
 
 CHECKPOINTS = "TPUCTL_CHECKPOINTS"
 """Variable of the job: the folder for its checkpoints, below the one that it runs in."""
 
 FETCH_S = 60.0
-_MOST_LOST = 5
+_MAX_LOST = 5
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class RelayJob:
 class _LegActions(WorkerActions):
     """A leg ends where a watch would create another TPU; its checkpoints are fetched in time."""
 
-    def carry(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
-        """Take what the leg is about."""
+    def prepare(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
+        """Take the job and the leg, and whom to tell what the TPU has used."""
         self._job, self._leg, self._on_seen = job, leg, on_seen
         self.left, self.may_come, self.is_home = "", False, False
         self._lost = 0
@@ -137,7 +137,7 @@ class _LegActions(WorkerActions):
             raise
         except TpuctlError as error:
             self._lost += isinstance(error, UnavailableError)
-            if isinstance(error, UnavailableError) and self._lost < _MOST_LOST:
+            if isinstance(error, UnavailableError) and self._lost < _MAX_LOST:
                 raise
             self.left, self.may_come = str(error), isinstance(error, TryAgainError)
             raise WrongStateError(str(error)) from error
@@ -156,7 +156,7 @@ class _LegActions(WorkerActions):
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
         """Count the attempts of all legs."""
-        return {**super().variables(step), **_told(self._leg.number + step.number - 1)}
+        return attempt_variables(self._leg.number + step.number - 1)
 
     def delete(self, state: WatchState) -> None:
         """Fetch the checkpoints before they are gone with the TPU."""
@@ -189,10 +189,6 @@ class _CloudLeg(_LegActions, Actions):
 
 class _ProviderLeg(_LegActions, ProviderActions):
     """A leg on another provider that is reached over SSH."""
-
-
-def _told(number: int) -> dict[str, str]:
-    return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
 
 
 class Relay:
@@ -305,7 +301,7 @@ class Relay:
             state = replace(state, recipe=replace(state.recipe, max_units=job.max_units))
         actions = act_on(Login(), sink=self._sink, note=self._note, **self._talk)
         self._clock = actions.clock
-        actions.carry(job, leg, self._count)
+        actions.prepare(job, leg, self._count)
         with store.alone():
             ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
         return _concluded(self._ledger.open or leg, ended, actions)
@@ -324,7 +320,7 @@ class Relay:
             sources = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
             asked = KaggleJob(
                 Path(spec.command[-1]),
-                {"command": spec.command, "env": {**spec.env, **_told(leg.number)}},
+                {"command": spec.command, "env": {**spec.env, **attempt_variables(leg.number)}},
                 tuple((Path(path), place) for path, place in sources),
                 limit_s=self._job.options.ttl_s,
                 job=leg.name,

@@ -35,6 +35,11 @@ ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
 TAIL_LINES = 20
 
 
+def attempt_variables(number: int) -> dict[str, str]:
+    """Return what a job is told about its attempt."""
+    return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
+
+
 class WorkerActions:
     """The side effects of a watch; raises TpuctlErrors. A subclass has those at the provider."""
 
@@ -96,7 +101,7 @@ class WorkerActions:
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
         """Return what the job is told about its attempt."""
-        return {ATTEMPT: str(step.number), **({RESUME: "1"} if step.number > 1 else {})}
+        return attempt_variables(step.number)
 
     def launch(self, spec: JobSpec, step: LaunchJob) -> None:
         """Copy the code and start the job on every worker."""

@@ -112,7 +112,7 @@ class Slices:
             node = reading.with_departure(node, cause)
             if node.state == "DELETING":
                 # Of its VMs, not of the group, so that nothing deletes the rest.
-                node = replace(node, state="TERMINATED", was_cut=True)
+                node = replace(node, state="TERMINATED", is_partly_deleted=True)
         # A flex-start waits through a lack of capacity; everything else is refused by it.
         waits = node.flex and all(isinstance(error, NoCapacityError) for error in errors)
         if errors and node.state in ("CREATING", "PENDING"):

@@ -123,9 +123,9 @@ def node_of_slice(group: Json, instances: Sequence[Json], managed: Sequence[Json
     down = [
         f"{e.get('name')} is {e.get('status')}" for e in ordered if e.get("status") != "RUNNING"
     ]
-    told = ", ".join(down) if len(down) < len(ordered) else ""
+    text = ", ".join(down) if len(down) < len(ordered) else ""
     share = billed / max(size, len(ordered), 1)
-    return replace(node, billed_share=share, health_description=told)
+    return replace(node, billed_share=share, health_description=text)
 
 
 def with_departure(node: Node, departure: Departure | None) -> Node:

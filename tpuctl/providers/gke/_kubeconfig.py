@@ -25,7 +25,7 @@ from tpuctl.units import format_duration
 
 HOW_TO_LOG_IN = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
 _EMULATOR = "tpuctl-emulator"
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 _PLUGIN_S = 120.0
 _EARLY = timedelta(seconds=60)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -109,8 +109,7 @@ def _write_text(dumper: Any, text: str) -> Any:
     try:
         text.encode()
     except UnicodeEncodeError:
-        told = "A text that is not Unicode cannot be part of a manifest."
-        raise InvalidInputError(told) from None
+        raise InvalidInputError("A manifest cannot hold text that is not Unicode.") from None
     # Quoted unless every reader takes it for text: they differ about 1e3 and y.
     style = "|" if "\n" in text else None if _PLAIN.fullmatch(text) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -129,13 +128,13 @@ def _read(path: Path) -> Part:
     if path == Path(os.devnull):
         return {}
     try:
-        document = _Loader(read_limited(path, _LARGEST)).get_single_data() or {}
+        document = _Loader(read_limited(path, _MAX_BYTES)).get_single_data() or {}
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told = f"Could not read the kubeconfig {path}: {why}."
-        raise InvalidInputError(told, hint=HOW_TO_LOG_IN) from error
+        text = f"Could not read the kubeconfig {path}: {why}."
+        raise InvalidInputError(text, hint=HOW_TO_LOG_IN) from error
     if not isinstance(document, dict):
         raise InvalidInputError(f"{path} is not a kubeconfig.", hint=HOW_TO_LOG_IN)
     return document
@@ -294,9 +293,9 @@ def _ask_plugin(context: Context) -> Part:
         status: Mapping[str, Any] = answer["status"]
         return dict(status)
     except subprocess.TimeoutExpired:
-        told = f"The login plugin {command} of the context {context.name} did not answer"
+        text = f"The login plugin {command} of the context {context.name} did not answer"
         hint = "gcloud auth login, or: kubectl cluster-info"
-        raise UnavailableError(f"{told} for {format_duration(_PLUGIN_S)}.", hint=hint) from None
+        raise UnavailableError(f"{text} for {format_duration(_PLUGIN_S)}.", hint=hint) from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise _plugin_failed(context, lines[-1]) from None

@@ -32,7 +32,7 @@ _LONGEST = 63
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RULE = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
-_MOST_PODS = 2**31 - 1
+_MAX_PODS = 2**31 - 1
 
 
 @cache
@@ -121,8 +121,8 @@ def check_type(options: GkeOptions) -> AcceleratorType:
     kind = describe(options.accelerator_type)
     if kind.generation not in facts()["accelerators"] or not kind.topology:
         known = ", ".join(facts()["accelerators"])
-        told = f"GKE does not have {kind.accelerator_type}."
-        raise UsageError(told, hint=f"Generations on GKE: {known}.")
+        text = f"GKE does not have {kind.accelerator_type}."
+        raise UsageError(text, hint=f"Generations on GKE: {known}.")
     if options.num_slices > 1 and kind.workers == 1:
         raise UsageError(
             f"Each of several slices needs several hosts; {kind.accelerator_type} is one host.",
@@ -242,7 +242,7 @@ def check(made: Mapping[str, Any]) -> None:
     for each in spec["replicatedJobs"]:
         job, replicas = each["template"]["spec"], each["replicas"]
         pods = job["parallelism"]
-        if not 0 < replicas * pods <= _MOST_PODS:
+        if not 0 < replicas * pods <= _MAX_PODS:
             raise UsageError(f"{name} would have {replicas} slices of {pods} pods.")
         longest = f"{name}-{each['name']}-{replicas - 1}-{pods - 1}-abcde"
         if not _NAME.fullmatch(name) or len(longest) > _LONGEST:

@@ -103,7 +103,7 @@ class Gke(BatchProvider):
         """List the jobs that have not ended, from wherever they were started."""
         found = [self._tpu(each) for each in self._job_sets()]
         alive = tuple(tpu for tpu in found if not tpu.is_dead)
-        told = "{0} was started in another cluster or namespace, as {1}: tpuctl show {0}"
+        text = "{0} was started in another cluster or namespace, as {1}: tpuctl show {0}"
         away = (run for run in self._open_runs() if run.endpoint != place_of(self.cluster))
         return TpuList(
             None,
@@ -111,7 +111,7 @@ class Gke(BatchProvider):
             unpriced=len(alive),
             emulated=self.cluster.emulated,
             place="on GKE",
-            notes=tuple(told.format(run.name, run.owner) for run in away),
+            notes=tuple(text.format(run.name, run.owner) for run in away),
         )
 
     def get(self, name: str, zone: str | None) -> Tpu:
@@ -146,8 +146,8 @@ class Gke(BatchProvider):
             found = attempt(partial(find, self.cluster, each.name))
             notes = found["metadata"].get("annotations") if isinstance(found, dict) else None
             if code := (notes or {}).get(CODE):
-                told = f"The code of {each.name} stays in its bucket, where other jobs may use it."
-                on_progress(message(f"{told} To delete it: gcloud storage rm {code}"))
+                text = f"The code of {each.name} stays in its bucket, where other jobs may use it."
+                on_progress(message(f"{text} To delete it: gcloud storage rm {code}"))
         return delete_each(plan, partial(self._delete, timeout_s))
 
     def find_orphans(self, zone: str | None) -> GcResult:
@@ -156,9 +156,9 @@ class Gke(BatchProvider):
         for run in self.store.runs(place_of(self.cluster)):
             if run.phase == "pushed" and run.name not in job_sets:
                 self.store.write(run, phase="deleted")
-        told = "{0} on GKE is stopped, and stays until you delete it: tpuctl delete {0}"
+        text = "{0} on GKE is stopped, and stays until you delete it: tpuctl delete {0}"
         stopped = (name for name, each in job_sets.items() if self._is_stopped(each))
-        return GcResult((), unproven=tuple(told.format(name) for name in stopped)).summed()
+        return GcResult((), unproven=tuple(text.format(name) for name in stopped)).summed()
 
     def _is_stopped(self, job_set: Json) -> bool:
         return why_suspended(self.cluster, job_set) == "stopped"
@@ -227,12 +227,12 @@ class Gke(BatchProvider):
 
     def _missing(self, name: str) -> NotFoundError:
         context, run = self.cluster.context, self.store.find(name)
-        told = f"There is no job {name} in {context.namespace} of {context.name}."
+        text = f"There is no job {name} in {context.namespace} of {context.name}."
         if run and run.endpoint == place_of(self.cluster):
-            told += " It was deleted, as the cluster does a day after the end of a job."
+            text += " It was deleted, as the cluster does a day after the end of a job."
         elif run:
-            told = f"{name} was started in another cluster or namespace, as {run.owner}."
-        return NotFoundError(told, hint="tpuctl list --provider gke")
+            text = f"{name} was started in another cluster or namespace, as {run.owner}."
+        return NotFoundError(text, hint="tpuctl list --provider gke")
 
     def _job_sets(self) -> Sequence[Json]:
         path = f"{JOB_SETS}/{self.cluster.namespace}/jobsets"
@@ -250,7 +250,7 @@ class Gke(BatchProvider):
         if (job_set.get("spec") or {}).get("suspend"):
             state = "SUSPENDED" if self._is_stopped(job_set) else "PENDING"
         restarts = int((job_set.get("status") or {}).get("restarts") or 0)
-        told = (
+        notes = (
             f"{over}: {why}" if over else why_waiting(cluster, job_set, pods),
             format_count(restarts, "restart") if restarts else "",
         )
@@ -272,7 +272,7 @@ class Gke(BatchProvider):
             emulated=cluster.emulated,
             id=str(meta["uid"]),
             as_of=cluster.clock.now(),
-            health_description=", ".join(filter(None, told)),
+            health_description=", ".join(filter(None, notes)),
             provider=NAME,
             provisioning=provisioning,
             reachable="batch",

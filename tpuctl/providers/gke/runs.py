@@ -169,8 +169,8 @@ def check_cluster(
     try:
         cluster.get(JOB_SETS)
     except NotFoundError:
-        told = f"The cluster {name} does not have the JobSet API."
-        raise NotFoundError(told, hint=manifest.facts()["install_jobset"]) from None
+        text = f"The cluster {name} does not have the JobSet API."
+        raise NotFoundError(text, hint=manifest.facts()["install_jobset"]) from None
     if made.options.kueue:
         _check_queue(cluster, made.options.kueue)
     if not nodes:
@@ -212,17 +212,17 @@ def _lacking(
     )
     create += f" --tpu-topology {topology}" if made.nodes > 1 else ""
     if not slices:
-        told = f"The cluster {name} has no nodes of TPU {kind.generation}."
+        text = f"The cluster {name} has no nodes of TPU {kind.generation}."
     elif topology not in slices:
         others = ", ".join(sorted(slices))
-        told = (
+        text = (
             f"The cluster {name} has no slices of {topology}; its {kind.generation} are {others}."
         )
     else:
         wanted = f"{made.options.num_slices} of {kind.accelerator_type}"
         how = "" if made.provisioning == "on_demand" else f" ({made.provisioning})"
-        told = f"The cluster {name} has nodes for {have} slices{how}, and the job needs {wanted}."
-    return NotFoundError(told, hint=f"{create}. {_POOLS}")
+        text = f"The cluster {name} has nodes for {have} slices{how}, and the job needs {wanted}."
+    return NotFoundError(text, hint=f"{create}. {_POOLS}")
 
 
 def _check_queue(cluster: Cluster, queue: str) -> None:
@@ -230,14 +230,14 @@ def _check_queue(cluster: Cluster, queue: str) -> None:
     try:
         group = cluster.get(KUEUE)
     except NotFoundError:
-        told = f"The cluster {name} does not have Kueue, so it has no queue {queue}."
-        raise NotFoundError(told, hint="Leave out --kueue.") from None
+        text = f"The cluster {name} does not have Kueue, so it has no queue {queue}."
+        raise NotFoundError(text, hint="Leave out --kueue.") from None
     version = str((group.get("preferredVersion") or {}).get("version"))
     found = cluster.list(f"{KUEUE}/{version}/{cluster.namespace}/localqueues")
     known = [str((each.get("metadata") or {}).get("name")) for each in found]
     if queue not in known:
-        told = f"The namespace {cluster.context.namespace} of {name} has no queue {queue}."
-        raise NotFoundError(told, hint=f"Its queues: {', '.join(known) or 'none'}.")
+        text = f"The namespace {cluster.context.namespace} of {name} has no queue {queue}."
+        raise NotFoundError(text, hint=f"Its queues: {', '.join(known) or 'none'}.")
 
 
 @checks_replies("GKE")
@@ -256,8 +256,8 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
             and other.phase not in OVER
             and other.endpoint != place_of(cluster)
         ):
-            told = f"A job {plan.name} runs in another cluster, {other.owner}."
-            raise AlreadyExistsError(told, hint="Give this one another --job.")
+            text = f"A job {plan.name} runs in another cluster, {other.owner}."
+            raise AlreadyExistsError(text, hint="Give this one another --job.")
         if run is None:
             run = Run(
                 name=plan.name,
@@ -358,10 +358,10 @@ def _translated(action: Callable[[], Any], name: str) -> None:
     except InvalidInputError as error:
         raise InvalidInputError(f"The cluster refuses the job {name}. {error}") from error
     except AlreadyExistsError:
-        told = f"There is a JobSet {name} already."
+        text = f"There is a JobSet {name} already."
         see = "tpuctl delete" if run_store().find(name) else "kubectl describe jobset"
         hint = f"{see} {name}; or choose another --job"
-        raise AlreadyExistsError(told, hint=hint) from None
+        raise AlreadyExistsError(text, hint=hint) from None
     except NotFoundError as error:
         error.hint = "kubectl config set-context --current --namespace NAMESPACE"
         raise

@@ -41,8 +41,8 @@ _DATA = "datasets.DatasetApiService"
 _TIMEOUT_S = 60.0
 # The service waits up to a minute for a machine, and a silent training sends nothing.
 _STREAM_TIMEOUT_S = 300.0
-_MOST_BYTES = 64 << 20
-_PAGE, _MOST_PAGES = 200, 500
+_MAX_BYTES = 64 << 20
+_PAGE, _MAX_PAGES = 200, 500
 _UNREADABLE = (OSError, ValueError, AttributeError, RecursionError)
 _END = "END_OF_LOG"
 _CHECK = "tpuctl doctor --provider kaggle checks the account."
@@ -144,7 +144,7 @@ class KaggleClient:
     def _pages(self, method: str, body: Json, what: str) -> list[Json]:
         found: list[Json] = []
         token: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = {"pageToken": token} if token else {}
             reply = self._call(_KERNELS, method, body | page)
             found += reply.get(what) or ()
@@ -166,11 +166,11 @@ class KaggleClient:
         request = self._request(path, None, {"Accept": "text/event-stream, */*"})
         with self._sent(self._calls, request, _STREAM_TIMEOUT_S) as reply:
             if "event-stream" not in reply.headers.get("Content-Type", ""):
-                found = _parse(reply.read(_MOST_BYTES))
+                found = _parse(reply.read(_MAX_BYTES))
                 events = found if isinstance(found, list) else []
                 yield from (each for each in events if isinstance(each, dict))
                 return
-            for line in iter(lambda: reply.readline(_MOST_BYTES), b""):
+            for line in iter(lambda: reply.readline(_MAX_BYTES), b""):
                 text = line.removeprefix(b"data:").strip()
                 if line == text or not text or not line.startswith(b"data:"):
                     continue
@@ -276,7 +276,7 @@ class KaggleClient:
         def send() -> Json:
             request = self._request(f"{service}/{method}", json.dumps(body).encode(), {})
             with self._sent(self._calls, request, _TIMEOUT_S) as reply:
-                document = _parse(reply.read(_MOST_BYTES) or b"{}")
+                document = _parse(reply.read(_MAX_BYTES) or b"{}")
             if not isinstance(document, dict):
                 raise UnavailableError(f"Kaggle answered {method} with something else.")
             code = document.get("code")
@@ -321,7 +321,7 @@ class KaggleClient:
                 if error.code == 308:
                     raise _ResumeError(error.headers.get("Range", "")) from None
                 try:
-                    text = str(json.loads(error.read(_MOST_BYTES)).get("message"))
+                    text = str(json.loads(error.read(_MAX_BYTES)).get("message"))
                 except (*_UNREADABLE, http.client.HTTPException):
                     text = error.reason
                 raise self._error(error.code, text, error.headers) from error

@@ -103,8 +103,8 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
     )
     for word in words:
         if redact(word) != word:
-            told = f"This looks like a secret, and would be in {place}: {redact(word)}"
-            raise UsageError(told, hint=hint)
+            text = f"This looks like a secret, and would be in {place}: {redact(word)}"
+            raise UsageError(text, hint=hint)
 
 
 def _own_files() -> Iterator[tuple[Path, str]]:

@@ -180,7 +180,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         _check_quota(quota)
     most_h = min(float(known["session_hours"]), (job.limit_s or 1e9) / 3600, quota.left_hours)
     how = "in the kernel's source" if packed.fits_in_source else "as a private data set"
-    told = (
+    reasons = (
         f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
         + (f", new ones at {format_moment(quota.refreshes)}" if quota.refreshes else ""),
         f"the session ends after {format_duration(most_h * 3600)} at the latest",
@@ -201,7 +201,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         size_bytes=len(packed.archive),
         resumes=resumes,
         adopts=adopted.name if adopted else None,
-        because=(*told, *([f"resumes from {resumes}"] if resumes else [])),
+        because=(*reasons, *([f"resumes from {resumes}"] if resumes else [])),
         warnings=(secret,) if secret else (),
         key=key,
         packed=packed,
