@@ -3,13 +3,22 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion, failed_deletion
 from tpuctl.cloud.gc import GcResult, Orphan, orphan_of
 from tpuctl.cloud.lookup import attempt
+from tpuctl.cloud.tpu import Tpu
 from tpuctl.errors import TpuctlError
 from tpuctl.providers.port import Abilities, Login
+from tpuctl.remote.copy_plan import CopyResults
+from tpuctl.remote.jobs import StoppedJob
+from tpuctl.remote.output import Sink
+
+if TYPE_CHECKING:
+    from tpuctl.providers.gke.follow import ClusterRun
+    from tpuctl.providers.kaggle.follow import HostedRun
 
 Delete = Callable[[TpuDeletion], TpuDeletion]
 
@@ -27,6 +36,20 @@ class BatchProvider:
     def reach(self, name: str, login: Login) -> NoReturn:
         """Raise: no worker can be reached."""
         raise self.abilities.refuse("SSH", name=name)
+
+    def logs(
+        self, name: str, *, to_end: bool, sink: Sink, note: Callable[[str], None]
+    ) -> "HostedRun | ClusterRun | Tpu":
+        """Pass on the output of a run; `to_end` follows it to its end."""
+        raise NotImplementedError
+
+    def stop(self, name: str) -> StoppedJob:
+        """Stop a run; raises UnsupportedError."""
+        raise self.abilities.refuse("stop", name=name)
+
+    def fetch(self, name: str, path: str, target: Path) -> CopyResults:
+        """Copy a file or folder of a run's output; raises UnsupportedError."""
+        raise self.abilities.refuse("cp", name=name)
 
 
 def plan_deletions(

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 
 from tpuctl.errors import TpuctlError
 from tpuctl.providers.colab.api import ColabApi
-from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records, is_held
+from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records
 from tpuctl.start_python import child_environment, python_command
-from tpuctl.storage.local import ensure_folder
+from tpuctl.storage.local import ensure_folder, is_locked
 
 LOOK_S = 60.0
 KEEP_ALIVE_S = 300.0
@@ -31,7 +31,7 @@ FETCHED = "the output was fetched"
 
 def has_guard(records: Records, name: str) -> bool:
     """Whether a guard of this runtime runs."""
-    return is_held(records.lock(name, LOCK))
+    return is_locked(records.lock(name, LOCK))
 
 
 def start_guard(records: Records, name: str) -> None:

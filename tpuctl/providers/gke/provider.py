@@ -174,9 +174,7 @@ class Gke(BatchProvider):
     def balance(self) -> None:
         """Return nothing: GKE bills dollars."""
 
-    def logs(
-        self, name: str, *, to_end: bool, sink: Sink, note: Note, on_progress: OnProgress
-    ) -> ClusterRun | Tpu:
+    def logs(self, name: str, *, to_end: bool, sink: Sink, note: Note) -> ClusterRun | Tpu:
         """Pass on the logs of all pods; `to_end` follows the job to its end."""
         job_set = self._found(name)
         if to_end:

@@ -35,7 +35,7 @@ from tpuctl.providers.kaggle.pack import Packed, pack
 from tpuctl.providers.kaggle.runs import KaggleJob, Run, RunStore
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage import open_storage
-from tpuctl.units import format_bytes, format_count, format_duration
+from tpuctl.units import format_count, format_duration
 
 Note = Callable[[str], None]
 OVER = frozenset({"home", "deleted"})
@@ -110,7 +110,6 @@ def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> Cl
     if cluster and not adopted:
         path = f"{JOB_SETS}/{cluster.namespace}/jobsets"
         _translated(lambda: cluster.create(path, document, dry_run=True), name)
-    left_out = ", ".join(packed.left_out)
     return ClusterPlan(
         name=name,
         script=str(job.script),
@@ -125,7 +124,7 @@ def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> Cl
         adopts=name if adopted else None,
         because=(*_reasons(made, packed), *notes),
         manifest=document,
-        warnings=(f"Not sent, as they may hold secrets: {left_out}.",) if left_out else (),
+        warnings=packed.warnings,
         packed=packed,
     )
 
@@ -139,8 +138,7 @@ def _reasons(made: JobSetSpec, packed: Packed) -> tuple[str, ...]:
         f"GKE: {slices} of {made.kind.accelerator_type}, {format_count(made.nodes, 'node')} each, "
         f"{made.provisioning.replace('_', ' ')}",
         f"disruptions restart it, {crashes}{limit}",
-        f"sends {format_count(packed.files, 'file')} with tpuctl, "
-        f"{format_bytes(len(packed.archive))}, to a bucket",
+        f"{packed.described}, to a bucket",
         "what the job writes to its own disk is lost: write to gs://",
         "the price is unknown: node pools are billed by node, whether a job runs or not",
     )

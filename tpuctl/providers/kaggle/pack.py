@@ -16,6 +16,7 @@ import tpuctl
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.remote.local_tree import read_tree
 from tpuctl.runtime.redact import redact
+from tpuctl.units import format_bytes, format_count
 
 DATA = Path(__file__).parent / "data" / "limits.json"
 PLACE = ".tpuctl"
@@ -43,6 +44,18 @@ class Packed:
     def sha256(self) -> str:
         """The digest: equal files give the same archive."""
         return hashlib.sha256(self.archive).hexdigest()
+
+    @property
+    def described(self) -> str:
+        """What is sent, in words."""
+        size = format_bytes(len(self.archive))
+        return f"sends {format_count(self.files, 'file')} with tpuctl, {size}"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which files are not sent."""
+        left_out = ", ".join(self.left_out)
+        return (f"Not sent, as they may hold secrets: {left_out}.",) if left_out else ()
 
     @property
     def fits_in_source(self) -> bool:

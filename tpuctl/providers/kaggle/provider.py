@@ -14,7 +14,7 @@ from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.tpu import Balance, Tpu, Worker
 from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
 from tpuctl.hardware.types import describe
-from tpuctl.progress import OnProgress
+from tpuctl.progress import OnProgress, silent
 from tpuctl.providers.batch import (
     BatchProvider,
     delete_each,
@@ -46,7 +46,7 @@ class Kaggle(BatchProvider):
         instead={
             "create": f"A session is made for one job: {_LAUNCH}",
             "SSH": "A session runs one job and shows its log: tpuctl logs NAME --follow",
-            "cp to a session": "What a session needs is sent by launch: --code DIR, --set data=DIR",
+            "cp": "What a session needs is sent by launch: --code DIR, --set data=DIR",
             "watch": "A known run: tpuctl logs NAME --follow. One that continues elsewhere: "
             "tpuctl watch --on kaggle,colab --checkpoints DIR -- CMD",
             "stop": "It ends with its job, or at its time limit (launch --ttl); only the web page "
@@ -189,7 +189,13 @@ class Kaggle(BatchProvider):
         return Balance(NAME, "hours", round(left, 2), None, reserved, quota.refreshes)
 
     def logs(
-        self, name: str, *, to_end: bool, sink: Sink, note: Note, on_progress: OnProgress
+        self,
+        name: str,
+        *,
+        to_end: bool,
+        sink: Sink,
+        note: Note,
+        on_progress: OnProgress = silent,
     ) -> HostedRun | Tpu:
         """Pass on the log of a run; `to_end` follows it to its end and fetches its output."""
         run = self.store.find(name)

@@ -31,7 +31,7 @@ from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
 from tpuctl.settings import state_dir
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
-from tpuctl.units import format_bytes, format_count, format_duration, format_moment
+from tpuctl.units import format_bytes, format_duration, format_moment
 
 SCHEMA = "tpuctl-kaggle/1"
 PREFIX = "tpuctl-"
@@ -184,11 +184,8 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
         + (f", new ones at {format_moment(quota.refreshes)}" if quota.refreshes else ""),
         f"the session ends after {format_duration(most_h * 3600)} at the latest",
-        f"sends {format_count(packed.files, 'file')} with tpuctl, "
-        f"{format_bytes(len(packed.archive))} {how}",
+        f"{packed.described} {how}",
     )
-    left_out = ", ".join(packed.left_out)
-    secret = f"Not sent, as they may hold secrets: {left_out}." if left_out else ""
     return KagglePlan(
         script=str(job.script),
         provider="kaggle",
@@ -202,7 +199,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         resumes=resumes,
         adopts=adopted.name if adopted else None,
         because=(*reasons, *([f"resumes from {resumes}"] if resumes else [])),
-        warnings=(secret,) if secret else (),
+        warnings=packed.warnings,
         key=key,
         packed=packed,
         job=job.job or Path(job.script).stem,
