@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tpuctl.api.workers import Workers
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
-    from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
+    from tpuctl.providers.kaggle.runs import HostedJob, KagglePlan
     from tpuctl.providers.offers import AutoPlan
     from tpuctl.providers.port import ProviderOffer
     from tpuctl.remote.output import Sink
@@ -222,13 +222,13 @@ def _create_for(
 def plan_job(
     script: str, options: dict[str, Any], code: Path | None, *, more: Sequence[str] = (),
     place: str = "", hint: str = "",
-) -> KaggleJob:  # fmt: skip
+) -> HostedJob:  # fmt: skip
     """Check what can be checked here: the script, its flags, and that no secret is among them.
 
     `more` are other words that are sent; `place` and `hint` are for the message about a secret.
     """
     from tpuctl.providers.kaggle.pack import place_script, refuse_secrets
-    from tpuctl.providers.kaggle.runs import KaggleJob
+    from tpuctl.providers.kaggle.runs import HostedJob
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
 
@@ -241,7 +241,7 @@ def plan_job(
     plan_launch(found, choice, options["settings"], options["arguments"])
     plan["settings"], extra = with_data(options["settings"])
     plan["target"], source = place_script(Path(found.path), code)
-    return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))
+    return HostedJob(Path(found.path), {"plan": plan}, (source, *extra))
 
 
 def with_data(

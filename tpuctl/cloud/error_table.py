@@ -4,7 +4,6 @@ The same code can mean opposite things: 8 is both a zone without capacity (try a
 exceeded quota (waiting does not help). Only the text and the details tell them apart.
 """
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tpuctl import errors
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, load_facts
 from tpuctl.errors import (
     RateLimitedError,
     TpuctlError,
@@ -119,9 +118,8 @@ def error_classes() -> dict[str, type[TpuctlError]]:
 
 
 def load_table() -> dict[str, Any]:
-    """Read the table."""
-    table: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return table
+    """Return the table."""
+    return load_facts(TABLE)
 
 
 @cache

@@ -1,6 +1,5 @@
 """Retries, the rate limit, request deadlines and polling."""
 
-import json
 import math
 import random
 import threading
@@ -9,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.api import TpuApi
-from tpuctl.codec import from_plain
+from tpuctl.cloud.service_clock import ServiceClock
+from tpuctl.codec import from_plain, load_facts
 from tpuctl.errors import DeadlineError, RateLimitedError, UnavailableError
 from tpuctl.units import format_duration
 
@@ -44,17 +44,7 @@ class RetryPolicy:
 
 def load_retry_policy() -> RetryPolicy:
     """Read the policy from our data."""
-    return from_plain(RetryPolicy, json.loads(DATA.read_text(encoding="utf-8")))
-
-
-class Timer(Protocol):
-    """Steady time, which never jumps, whatever the service says about the time of day."""
-
-    def elapsed_s(self) -> float:
-        """Seconds since a fixed moment."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
+    return from_plain(RetryPolicy, load_facts(DATA))
 
 
 class RateLimiter:
@@ -64,7 +54,7 @@ class RateLimiter:
     them wake up for the same slot.
     """
 
-    def __init__(self, timer: Timer, *, per_minute: float, at_once: int) -> None:
+    def __init__(self, timer: ServiceClock, *, per_minute: float, at_once: int) -> None:
         self._timer = timer
         self._interval_s = 60 / per_minute
         self._burst_s = self._interval_s * (at_once - 1)
@@ -131,7 +121,7 @@ RETRIES: dict[str, Retry | None] = {
 def with_retries(
     api: TpuApi,
     policy: RetryPolicy,
-    timer: Timer,
+    timer: ServiceClock,
     *,
     chance: Callable[[], float] = random.random,
 ) -> TpuApi:
@@ -144,7 +134,7 @@ class _RetryingTpuApi:
         self,
         api: TpuApi,
         policy: RetryPolicy,
-        timer: Timer,
+        timer: ServiceClock,
         chance: Callable[[], float],
     ) -> None:
         self.project, self.endpoint = api.project, api.endpoint
@@ -180,7 +170,7 @@ class _RetryingTpuApi:
 
 
 def repeated(
-    timer: Timer,
+    timer: ServiceClock,
     action: Callable[[], T],
     *,
     after_lost_reply: bool = True,

@@ -310,7 +310,7 @@ class Relay:
         """Run the job in a session on Kaggle; a run that is known is followed to its end."""
         from tpuctl.providers.kaggle.client import KaggleClient
         from tpuctl.providers.kaggle.follow import finish, follow
-        from tpuctl.providers.kaggle.runs import PREFIX, KaggleJob, RunStore, plan_run, submit
+        from tpuctl.providers.kaggle.runs import PREFIX, HostedJob, RunStore, plan_run, submit
 
         client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
         self._clock, name = client.clock, f"{PREFIX}{leg.name}"
@@ -318,7 +318,7 @@ class Relay:
         if run is None or not run.version:
             spec = self._job.spec
             sources = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
-            asked = KaggleJob(
+            asked = HostedJob(
                 Path(spec.command[-1]),
                 {"command": spec.command, "env": {**spec.env, **attempt_variables(leg.number)}},
                 tuple((Path(path), place) for path, place in sources),

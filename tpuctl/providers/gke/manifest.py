@@ -1,14 +1,13 @@
 """The JobSet of a job: what GKE has to schedule, where, and how often it restarts it."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import load_facts
 from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe
 
@@ -35,11 +34,9 @@ _RULE = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _MAX_PODS = 2**31 - 1
 
 
-@cache
 def facts() -> dict[str, Any]:
-    """Read the dated facts about TPUs on GKE."""
-    known: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return known
+    """Return the dated facts about TPUs on GKE."""
+    return load_facts(DATA)
 
 
 @dataclass(frozen=True)

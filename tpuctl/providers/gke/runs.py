@@ -32,7 +32,7 @@ from tpuctl.providers.gke.manifest import (
     JobSetSpec,
 )
 from tpuctl.providers.kaggle.pack import Packed, pack
-from tpuctl.providers.kaggle.runs import KaggleJob, Run, RunStore
+from tpuctl.providers.kaggle.runs import HostedJob, Run, RunStore
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage import open_storage
 from tpuctl.units import format_count, format_duration
@@ -81,7 +81,7 @@ def place_of(cluster: Cluster) -> str:
     return json.dumps([cluster.context.name, cluster.context.namespace, cluster.context.server])
 
 
-def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> ClusterPlan:
+def plan_run(job: HostedJob, options: GkeOptions, cluster: Cluster | None) -> ClusterPlan:
     """Pack a job, write its JobSet, and check what the cluster has for it; creates nothing."""
     kind = manifest.check_type(options)
     packed = pack(job.work, job.sources)
@@ -239,7 +239,7 @@ def _check_queue(cluster: Cluster, queue: str) -> None:
 
 
 @checks_replies("GKE")
-def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> Run:
+def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> Run:
     """Upload the code and create the JobSet, or return the one of the same command."""
     store, key = run_store(), plan.manifest["metadata"]["annotations"][KEY]
     with store.alone(key, wait_s=5.0):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tpuctl
+from tpuctl.codec import load_facts
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.remote.local_tree import read_tree
 from tpuctl.runtime.redact import redact
@@ -27,9 +28,8 @@ _NOT_SENT = {
 
 
 def limits() -> dict[str, Any]:
-    """Read the dated facts about Kaggle's limits."""
-    known: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return known
+    """Return the dated facts about Kaggle's limits."""
+    return load_facts(DATA)
 
 
 @dataclass(frozen=True)

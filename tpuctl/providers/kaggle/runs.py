@@ -129,7 +129,7 @@ class RunStore:
 
 
 @dataclass(frozen=True)
-class KaggleJob:
+class HostedJob:
     """What is to run: `work` for `hosted_job`, with files and folders and their places.
 
     `resume` is "last", the name of a run, or a folder with checkpoints.
@@ -165,7 +165,7 @@ class KagglePlan(Outcome):
     job: str = field(default="", metadata={"internal": True})
 
 
-def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
+def plan_run(client: KaggleClient, store: RunStore, job: HostedJob) -> KagglePlan:
     """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
     known, sources = limits(), list(job.sources)
     resumes = _resolve_resume(client, store, job)
@@ -335,7 +335,7 @@ def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
     return next((run for run in runs if run.key == key and run.phase != "home"), None)
 
 
-def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> str | None:
+def _resolve_resume(client: KaggleClient, store: RunStore, job: HostedJob) -> str | None:
     """Return the name of the run to resume from, or the absolute path of a folder."""
     # The output of a run is in a folder of its name; what Kaggle has need not be sent.
     named = job.resume or ""
