@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.api.hosted import with_data
 from tpuctl.errors import NotFoundError, StoppedError, TpuctlError
 from tpuctl.progress import OnProgress, message
+from tpuctl.units import slug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -160,5 +161,4 @@ def _run_job(
 
 def runtime_name(script: str) -> str:
     """Name the runtime after the script, so that the same command finds it again."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
-    return f"launch-{stem}"[:60].rstrip("-")
+    return f"launch-{slug(Path(script).stem)}"[:60].rstrip("-")

@@ -227,7 +227,10 @@ def _watch_on(
         kept = Checkpoints(here, in_bucket)
         relay_job = RelayJob(spec, sent, kept, wanted, max_units=max_units, project=project)
         if any(place.startswith("kaggle:") for place in places):
-            _refuse_secrets(spec.command, spec.env)
+            from tpuctl.providers.kaggle.pack import refuse_secrets
+
+            variables = (f"{name}={value}" for name, value in spec.env.items())
+            refuse_secrets([*spec.command, *variables])
         plan = RelayPlan(
             command=spec.command,
             checkpoints=str(checkpoints),
@@ -303,12 +306,6 @@ def _files_of(
             place = path.parent if path.is_file() else path
             found.append((str(path.resolve()), "" if place == Path() else str(place)))
     return tuple(found)
-
-
-def _refuse_secrets(command: Sequence[str], env: Any) -> None:
-    from tpuctl.providers.kaggle.pack import refuse_secrets
-
-    refuse_secrets([*command, *(f"{name}={value}" for name, value in env.items())])
 
 
 def _offer(place: str, project: str | None) -> ProviderOffer:

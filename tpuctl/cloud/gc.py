@@ -133,7 +133,9 @@ class _OrphanFinder:
         abandoned = frozenset(
             create_id
             for create_id, entry in ours.items()
-            if entry.phase in ("abandoned", "closed") and not _is_deleted(entry)
+            if entry.phase == "abandoned"
+            # Once it was seen to be gone, what has its labels now is a copy.
+            or (entry.phase == "closed" and entry.outcome not in (COLLECTED, DELETED))
         )
         now = self._clock.now()
         if len(group.nodes) == 1 and (reason := self._why_interrupted(group.nodes[0], now)):
@@ -179,11 +181,6 @@ class _OrphanFinder:
                 "its create was interrupted and is not being resumed (to resume: create it again)"
             )
         return None
-
-
-def _is_deleted(entry: JournalEntry) -> bool:
-    """Whether its TPU was seen to be gone, so that what has its labels now is a copy."""
-    return entry.phase == "closed" and entry.outcome in (COLLECTED, DELETED)
 
 
 def why_orphaned(

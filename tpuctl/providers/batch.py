@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion, failed_deletion
 from tpuctl.cloud.gc import GcResult, Orphan, orphan_of
 from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.tpu import Tpu
 from tpuctl.errors import TpuctlError
-from tpuctl.providers.port import Abilities, Login
+from tpuctl.providers.port import Abilities, Login, refused
 from tpuctl.remote.copy_plan import CopyResults
 from tpuctl.remote.jobs import StoppedJob
 from tpuctl.remote.output import Sink
@@ -28,10 +28,7 @@ class BatchProvider:
 
     abilities: Abilities
 
-    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
-        raise self.abilities.refuse("create")
-
-    plan = create = _refuse_create
+    plan = create = refused("create")
 
     def reach(self, name: str, login: Login) -> NoReturn:
         """Raise: no worker can be reached."""

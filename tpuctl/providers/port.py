@@ -27,7 +27,7 @@ Rules for an adapter:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Protocol
 
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, NotedOutcome
@@ -76,6 +76,15 @@ class Abilities:
                 continue
             if getattr(options, each.name) != default:
                 raise self.refuse(flag_of(each.name), key=each.name)
+
+
+def refused(what: str) -> Callable[..., NoReturn]:
+    """Make a method of a provider that refuses a verb."""
+
+    def refuse(provider: "Provider", *_: object, **__: object) -> NoReturn:
+        raise provider.abilities.refuse(what)
+
+    return refuse
 
 
 _ALWAYS = frozenset({"name", "accelerator_type", "metadata", "watch"})

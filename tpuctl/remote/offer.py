@@ -75,7 +75,9 @@ def accept(offer: Offer, host: Host, asked: str, target: Path, *, is_single: boo
     name = posixpath.basename(posixpath.normpath(asked)) if asked else ""
     if offer.is_file:
         if [entry.kind for entry in entries] != [FILE] or name in _NO_FILES or asked[-1:] == "/":
-            raise _invalid(host, f"{asked or '~'} should be {_what(asked, name)}")
+            is_folder = name in _NO_FILES or asked[-1:] == "/"
+            what = "a folder" if is_folder else "one file"
+            raise _invalid(host, f"{asked or '~'} should be {what}")
         entries[0].path = name
         if is_single and not target.is_dir():
             entries[0].path, target = target.name, target.parent
@@ -144,10 +146,6 @@ def _is_inside(link: TreeEntry) -> bool:
     parts = link.link.split("/")
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
     return bool(parts[0]) and ups <= link.path.count("/") and ".." not in parts[ups:]
-
-
-def _what(asked: str, name: str) -> str:
-    return "a folder" if name in _NO_FILES or asked[-1:] == "/" else "one file"
 
 
 def _invalid(host: Host, why: str) -> WorkerError:

@@ -192,7 +192,8 @@ class LedgerFile:
 
     def load(self, *, fresh: bool = False) -> Ledger:
         """Read the ledger; a new one where there is none, or where the job has ended."""
-        new = Ledger(f"{self.id[:6]}{hashlib.sha256(str(self._stamp()).encode()).hexdigest()[:4]}")
+        stamp = self._path.stat().st_mtime_ns if self._path.exists() else 0
+        new = Ledger(f"{self.id[:6]}{hashlib.sha256(str(stamp).encode()).hexdigest()[:4]}")
         try:
             document = read_json(self._path)
             saved = from_plain(Ledger, document["ledger"])
@@ -204,9 +205,6 @@ class LedgerFile:
             text = f"Could not read {self._path}, the ledger of this command: {error}."
             raise InvalidInputError(text, hint="To start over: add --fresh.") from error
         return new if saved.is_over or fresh else saved
-
-    def _stamp(self) -> int:
-        return self._path.stat().st_mtime_ns if self._path.exists() else 0
 
     def save(self, ledger: Ledger) -> None:
         """Write the ledger; raises WriteError."""

@@ -10,6 +10,7 @@ from typing import Any
 from tpuctl.codec import load_facts
 from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.units import slug
 
 DATA = Path(__file__).parent / "data" / "gke.json"
 API = "jobset.x-k8s.io/v1alpha2"
@@ -259,5 +260,5 @@ def check(made: Mapping[str, Any]) -> None:
 def name_for(stem: str, suffix: str, slices: int, nodes: int) -> str:
     """Make a valid name from a script's, as long as the names of the pods allow."""
     rest = len(f"-{suffix}-{SLICE}-{slices - 1}-{nodes - 1}-abcde")
-    plain = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-0123456789")
+    plain = slug(stem).strip("-0123456789")
     return f"{plain[: min(24, _LONGEST - rest)].strip('-') or 'job'}-{suffix}"

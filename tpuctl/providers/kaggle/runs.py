@@ -31,7 +31,7 @@ from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
 from tpuctl.settings import state_dir
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
-from tpuctl.units import format_bytes, format_duration, format_moment
+from tpuctl.units import format_bytes, format_duration, format_moment, slug
 
 SCHEMA = "tpuctl-kaggle/1"
 PREFIX = "tpuctl-"
@@ -213,10 +213,12 @@ def submit(
 
     A `name` stands for the command.
     """
+    packed = plan.packed
+    assert packed
     with store.alone(plan.key, wait_s=5.0):
         run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
-            name = name or f"{PREFIX}{_plain(plan.job)[:24]}-{secrets.token_hex(4)}"
+            name = name or f"{PREFIX}{slug(plan.job)[:24]}-{secrets.token_hex(4)}"
             run = Run(
                 name=name.replace("--", "-"),
                 key=plan.key,
@@ -226,7 +228,8 @@ def submit(
                 out=str(Path.cwd() / name),
                 asked=client.clock.now(),
                 limit_s=plan.limit_hours * 3600,
-                data_set=None if plan.packed and plan.packed.fits_in_source else _data_slug(plan),
+                # After its content: what an interrupted command has sent is found again.
+                data_set=None if packed.fits_in_source else f"{PREFIX}{packed.sha256[:32]}",
             )
             store.write(run)
         elif run.version:
@@ -295,12 +298,6 @@ def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> di
         "datasetDataSources": [f"{run.owner}/{data}"] if data else [],
         "kernelDataSources": [f"{run.owner}/{plan.resumes}"] if is_run else [],
     }
-
-
-def _data_slug(plan: KagglePlan) -> str:
-    """Name a data set after its content: what an interrupted command has sent is found again."""
-    assert plan.packed
-    return f"{PREFIX}{plan.packed.sha256[:32]}"
 
 
 def drop_data(client: KaggleClient, store: RunStore, run: Run) -> Run:
@@ -372,7 +369,3 @@ def _check_quota(quota: Quota) -> None:
             f"({quota.used_hours:.1f} used, {quota.reserved_hours:.1f} reserved).{again}",
             hint="tpuctl offers",
         )
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")
