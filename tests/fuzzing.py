@@ -548,8 +548,7 @@ def object_of(data: bytes) -> Any:
 
 
 def read_kubernetes(data: bytes, folder: Path) -> object:
-    from tpuctl.providers.gke import manifest
-    from tpuctl.providers.gke._kubeconfig import Context
+    from tpuctl.providers.gke._kubeconfig import Context, to_yaml
     from tpuctl.providers.gke.client import Cluster
     from tpuctl.providers.gke.provider import Gke
     from tpuctl.reporters import envelope
@@ -561,7 +560,7 @@ def read_kubernetes(data: bytes, folder: Path) -> object:
     reply = object_of(data)
     gke = Gke(None, lambda text: None)
     gke.__dict__["cluster"] = Answering(Context("c", "n", {"server": "x"}, {}, folder, folder))
-    manifest.to_yaml(reply)
+    to_yaml(reply)
     return all_answers([
         lambda: envelope.success("list", gke.list(None)).encode(), lambda: gke.get("t1", None),
         lambda: gke.plan_delete(None, None), lambda: gke.stop("t1"),

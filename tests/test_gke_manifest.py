@@ -20,10 +20,10 @@ from tpuctl.providers.gke.manifest import (
     facts,
     job_set,
     name_for,
-    to_yaml,
 )
 
 yaml = pytest.importorskip("yaml")
+to_yaml = pytest.importorskip("tpuctl.providers.gke._kubeconfig").to_yaml
 
 ROOT = Path(__file__).parents[1]
 VENDORED: dict[str, Any] = json.loads(

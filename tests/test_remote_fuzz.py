@@ -152,7 +152,7 @@ NOTES: dict[str, list[dict[str, Any]]] = {
     "run": [{"exit": EXIT}],
     "job": [{"job": "j", "pid": 7}],
     "logs": [
-        {"job": "j", "offset": 0, "keeps_bytes": 9, "too_large": False, "dropped_bytes": 3},
+        {"job": "j", "offset": 0, "dropped_bytes": 3},
         {"ended": STATE},
     ],
     "jobs": [{"jobs": [{**STATE, "job": "j", "argv": ["true"], "started_s": 1.7e9}]}],

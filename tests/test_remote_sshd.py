@@ -269,7 +269,7 @@ def test_a_watch_keeps_a_job_alive_on_a_plain_sshd(tmp_path: Path) -> None:
         serve(scenario, clock=clock) as emulator,
     ):
         (host,), world = server.hosts, WatchWorld(emulator, clock, tmp_path)
-        world.login = Login(host.user, server.key)
+        world.login = Login(host.user, key=server.key)
         world.script("echo attempt $TPUCTL_ATTEMPT; [ $TPUCTL_ATTEMPT -gt 1 ] || sleep 600")
         world.strikes = {"before follow": LATER_S}
         emulator.machines = Behind(host.port)

@@ -23,7 +23,7 @@ from tpuctl.errors import (
     WorkerUnfitError,
     WorkerUnreachableError,
 )
-from tpuctl.supervise.decide import MOST_REPLACED, POLL_S, REPAIR_S, SETTLE_S, decide
+from tpuctl.supervise.decide import MAX_REPLACED, POLL_S, REPAIR_S, SETTLE_S, decide
 from tpuctl.supervise.models import (
     AskWorkers,
     Cause,
@@ -369,8 +369,8 @@ def test_a_tpu_of_the_users_that_was_never_reached_is_not_deleted() -> None:
 
 
 def test_after_many_bad_hosts_in_a_row_it_is_not_the_hosts() -> None:
-    assert isinstance(lost(replace(SEEN, replaced=MOST_REPLACED - 1), 600.0), DeleteTpu)
-    assert "5 TPUs in a row" in str(end_of_step(lost(replace(SEEN, replaced=MOST_REPLACED), 600.0)))
+    assert isinstance(lost(replace(SEEN, replaced=MAX_REPLACED - 1), 600.0), DeleteTpu)
+    assert "5 TPUs in a row" in str(end_of_step(lost(replace(SEEN, replaced=MAX_REPLACED), 600.0)))
 
 
 def end_of_step(step: Step) -> TpuctlError:

@@ -64,6 +64,13 @@ def read_json(path: Path) -> Any:
     return parse_json(read_limited(path))
 
 
+@functools.cache
+def load_facts(path: Path) -> dict[str, Any]:
+    """Read a data file of tpuctl's own, once."""
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
 def to_plain(value: Any) -> Any:
     """Turn dataclasses into what JSON can hold.
 

@@ -88,6 +88,11 @@ def format_moment(iso: str) -> str:
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
+def slug(text: str) -> str:
+    """Turn a text into lower-case letters, digits and dashes, for a name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def format_rate(per_s: float, unit: str) -> str:
     """Write a rate: `1,234 examples/s`, `9.87 images/s`."""
     return f"{_three_digits(per_s)} {unit}/s"

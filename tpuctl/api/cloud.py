@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tpuctl.api.workers import python_warning, refuse_unused
-from tpuctl.cloud.connect import Cloud, chosen_zone, open_cloud, zone_to_delete_in
+from tpuctl.cloud.connect import chosen_zone, open_cloud, zone_to_delete_in
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.errors import UsageError
 from tpuctl.outcome import Outcome
@@ -200,7 +200,7 @@ def wait(
     if not is_plane(owner):
         return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
-        open_with_warnings(project, on_warning, owner.abilities.name).api,
+        open_cloud(project, plane=owner.abilities.name, on_warning=on_warning).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -284,7 +284,7 @@ def quota(
 
     if accelerator_type:
         describe(accelerator_type)  # a wrong type needs no login to be told
-    apis = [open_with_warnings(project, on_warning, plane).api for plane in set_planes()]
+    apis = [open_cloud(project, plane=plane, on_warning=on_warning).api for plane in set_planes()]
     return read_all_quotas(apis, accelerator_type, zone)
 
 
@@ -323,11 +323,3 @@ def _providers(
         needs_zone(found[0], zone)
         return found
     return [each for each in found if is_plane(each) or not (zone or project)]
-
-
-def open_with_warnings(project: str | None, on_warning: OnWarning, plane: str) -> Cloud:
-    """Connect, and pass the warnings on."""
-    cloud = open_cloud(project, plane=plane)
-    for warning in cloud.warnings:
-        on_warning(warning)
-    return cloud

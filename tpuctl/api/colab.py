@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.api.hosted import with_data
 from tpuctl.errors import NotFoundError, StoppedError, TpuctlError
 from tpuctl.progress import OnProgress, message
+from tpuctl.units import slug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +80,7 @@ def launch_on_colab(
         confirm(plan)
 
     cloud.create(name, accelerator_type, confirm=announce, on_progress=on_progress, **where)
-    with _without_waste(name, job):
+    with _runtime_deleted_on_failure(name, job):
         result = _run_job(
             name,
             script,
@@ -96,15 +97,15 @@ def launch_on_colab(
 
 
 @contextmanager
-def _without_waste(name: str, job: str) -> Iterator[None]:
+def _runtime_deleted_on_failure(name: str, job: str) -> Iterator[None]:
     """Delete the runtime when the block fails before the job has started."""
-    from tpuctl.providers.colab.job import give_up
+    from tpuctl.providers.colab.job import delete_unused
 
     try:
         yield
     except (TpuctlError, KeyboardInterrupt) as error:
         with suppress(TpuctlError):
-            give_up(name, job)
+            delete_unused(name, job)
         if isinstance(error, TpuctlError):
             raise
         raise StoppedError(
@@ -129,7 +130,7 @@ def _run_job(
     **others: bool,
 ) -> CopyResults | StartedJob | Logs:
     """Start the job on the runtime, or follow the one that an interrupted command has started."""
-    from tpuctl.providers.colab.job import expect_job, give_up, has_job
+    from tpuctl.providers.colab.job import delete_unused, expect_job, has_job
     from tpuctl.providers.port import Login
     from tpuctl.providers.registry import owner_of
     from tpuctl.remote.copy_plan import CopyResults
@@ -154,11 +155,10 @@ def _run_job(
     options = {"job": job, "detach": detach, "sink": sink, "on_progress": on_progress, **others}
     result = train_on_workers(plan, access, note=note, **options)
     if isinstance(result, CopyResults):
-        give_up(name, job)
+        delete_unused(name, job)
     return result
 
 
 def runtime_name(script: str) -> str:
     """Name the runtime after the script, so that the same command finds it again."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
-    return f"launch-{stem}"[:60].rstrip("-")
+    return f"launch-{slug(Path(script).stem)}"[:60].rstrip("-")

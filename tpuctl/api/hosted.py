@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tpuctl.api.workers import Workers
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
-    from tpuctl.providers.kaggle.runs import KaggleJob, KagglePlan
+    from tpuctl.providers.kaggle.runs import HostedJob, KagglePlan
     from tpuctl.providers.offers import AutoPlan
     from tpuctl.providers.port import ProviderOffer
     from tpuctl.remote.output import Sink
@@ -126,15 +126,15 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         if each.available is not False and (each.usd_per_hour == 0 or each.provisioning == "units"
         or (max_usd and each.usd_per_hour))
     ]  # fmt: skip
-    told = [
+    reasons = [
         f"{number}. {each.provider} {each.accelerator_type}, {each.provisioning.replace('_', ' ')}"
         f"{f' in {each.zone}, ${each.usd_per_hour:.2f} per hour' if each.usd_per_hour else ''}"
         f": {'; '.join(each.evidence)}"
         for number, each in enumerate(usable[:_SHOWN], 1)
     ]
     if not max_usd:
-        told.append("offers for dollars are left out; to allow them: --max-usd")
-    told += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
+        reasons.append("offers for dollars are left out; to allow them: --max-usd")
+    reasons += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
     if not usable:
         rows = [(each.provider, f"{each.accelerator_type}: not now") for each in found.offers]
         rows = [row for row in rows if not (row[0] == "cloud-tpu" and not max_usd)]
@@ -143,7 +143,7 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         rows += [] if max_usd else [("for dollars", "left out; to allow them: --max-usd")]
         table = "".join(f"\n  {name:<12}{why}" for name, why in dict.fromkeys(rows))
         raise NoCapacityError(f"No TPU can be had now.{table}", hint="tpuctl offers")
-    return AutoPlan(script, tuple(usable), tuple(told))
+    return AutoPlan(script, tuple(usable), tuple(reasons))
 
 
 def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:
@@ -222,13 +222,13 @@ def _create_for(
 def plan_job(
     script: str, options: dict[str, Any], code: Path | None, *, more: Sequence[str] = (),
     place: str = "", hint: str = "",
-) -> KaggleJob:  # fmt: skip
+) -> HostedJob:  # fmt: skip
     """Check what can be checked here: the script, its flags, and that no secret is among them.
 
     `more` are other words that are sent; `place` and `hint` are for the message about a secret.
     """
     from tpuctl.providers.kaggle.pack import place_script, refuse_secrets
-    from tpuctl.providers.kaggle.runs import KaggleJob
+    from tpuctl.providers.kaggle.runs import HostedJob
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
 
@@ -241,7 +241,7 @@ def plan_job(
     plan_launch(found, choice, options["settings"], options["arguments"])
     plan["settings"], extra = with_data(options["settings"])
     plan["target"], source = place_script(Path(found.path), code)
-    return KaggleJob(Path(found.path), {"plan": plan}, (source, *extra))
+    return HostedJob(Path(found.path), {"plan": plan}, (source, *extra))
 
 
 def with_data(

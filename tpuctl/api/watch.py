@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.api.cloud import OnWarning, open_with_warnings, warn_about
+from tpuctl.api.cloud import OnWarning, warn_about
 from tpuctl.api.workers import as_words, print_output, python_warning, refuse_unused
 from tpuctl.errors import NoCapacityError, TpuctlError, UsageError
 from tpuctl.progress import OnProgress, silent
@@ -140,19 +139,12 @@ def watch(
     from tpuctl.cloud.plan import check_words
     from tpuctl.hardware.types import describe
     from tpuctl.providers.planes import provider_to_watch
+    from tpuctl.providers.port import Login
     from tpuctl.providers.registry import is_plane
     from tpuctl.remote.hosts import parse_hosts, split_user
-    from tpuctl.supervise.actions import Actions, Login
+    from tpuctl.supervise.loop import open_target
     from tpuctl.supervise.loop import watch as watch_planned
-    from tpuctl.supervise.plan import (
-        WatchOptions,
-        plan_job,
-        plan_on_provider,
-        plan_watch,
-        resolve_watch_zones,
-    )
-    from tpuctl.supervise.provider_actions import ProviderActions, Supervised
-    from tpuctl.supervise.state import Place, StateFile
+    from tpuctl.supervise.plan import WatchOptions, plan_job, resolve_watch_zones
 
     if accelerator_type:
         describe(accelerator_type)
@@ -164,36 +156,22 @@ def watch(
         plain, accelerator_type, zone, chosen,
         provider=provider, project=project, on_warning=on_warning,
     )  # fmt: skip
-    if not is_plane(owner) and not isinstance(owner, Supervised):
-        raise owner.abilities.refuse("watch", name=plain)
     plane = owner.abilities.name if is_plane(owner) else None
     spec = plan_job(as_words(command), **job)
+    store, plan_watch, act_on = open_target(owner, plain, project=project, on_warning=on_warning)
     look_in, zones = resolve_watch_zones(zone if plane or zone else ())
     wanted = WatchOptions(
         look_in, zones, accelerator_type, ttl_s=ttl_s, max_usd=max_usd, provider=plane, **chosen
     )
-    login = Login(
-        user, key, parse_hosts(jump)[0] if jump else None, internal_ip, iap, is_given=plain != name
-    )
-    talk: Any = {"sink": sink, "note": note, "progress": progress}
-    if isinstance(owner, Supervised):
-        store = StateFile(Place(owner.abilities.name, owner.endpoint), plain)
-        make_plan = partial(plan_on_provider, owner, plain, wanted, spec, store=store, fresh=fresh)
-        make_actions: Any = partial(ProviderActions, owner, login, **talk)
-    else:
-        cloud = open_with_warnings(project, on_warning, str(plane))
-        store = StateFile(cloud.api, plain)
-        how: Any = {"store": store, "fresh": fresh, "check": owner.abilities.check}
-        make_plan = partial(plan_watch, cloud, plain, wanted, spec, **how)
-        make_actions = partial(Actions, cloud, login, **talk)
+    way = parse_hosts(jump)[0] if jump else None
+    login = Login("" if plain == name else user, None, key, way, internal_ip, iap)
     if dry_run:
-        return make_plan()
+        return plan_watch(wanted, spec, store=store, fresh=fresh)
     with store.alone():
-        plan = make_plan()
+        plan = plan_watch(wanted, spec, store=store, fresh=fresh)
         confirm(plan)
-        actions = make_actions()
         return watch_planned(
-            actions,
+            act_on(login, sink=sink, note=note, progress=progress),
             plan.watch_state,
             spec,
             store=store,
@@ -249,7 +227,10 @@ def _watch_on(
         kept = Checkpoints(here, in_bucket)
         relay_job = RelayJob(spec, sent, kept, wanted, max_units=max_units, project=project)
         if any(place.startswith("kaggle:") for place in places):
-            _refuse_secrets(spec.command, spec.env)
+            from tpuctl.providers.kaggle.pack import refuse_secrets
+
+            variables = (f"{name}={value}" for name, value in spec.env.items())
+            refuse_secrets([*spec.command, *variables])
         plan = RelayPlan(
             command=spec.command,
             checkpoints=str(checkpoints),
@@ -325,12 +306,6 @@ def _files_of(
             place = path.parent if path.is_file() else path
             found.append((str(path.resolve()), "" if place == Path() else str(place)))
     return tuple(found)
-
-
-def _refuse_secrets(command: Sequence[str], env: Any) -> None:
-    from tpuctl.providers.kaggle.pack import refuse_secrets
-
-    refuse_secrets([*command, *(f"{name}={value}" for name, value in env.items())])
 
 
 def _offer(place: str, project: str | None) -> ProviderOffer:

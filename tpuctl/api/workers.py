@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, overload
 
 from tpuctl.errors import UsageError
 from tpuctl.printable import printable, worker_text
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.models import Node
     from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.batch import BatchProvider
     from tpuctl.providers.gke.follow import ClusterRun
     from tpuctl.providers.kaggle.follow import HostedRun
-    from tpuctl.providers.port import Provider
     from tpuctl.remote.access import Access
     from tpuctl.remote.copy_plan import CopyPreview, CopyResults
     from tpuctl.remote.free import Holders
@@ -197,23 +197,18 @@ def cp(
     be copied and left out.
     """
     from tpuctl.remote.copy import copy, preview_copy
-    from tpuctl.remote.copy_plan import plan_copy
+    from tpuctl.remote.copy_plan import Direction, plan_copy
 
     workers = where or Workers()
     is_given = workers.hosts is not None or workers.name is not None
     plan = plan_copy(str(source), str(target), has_hosts=is_given, include_secrets=include_secrets)
     workers = replace(workers, name=plan.name or workers.name)
     if batch := _batch_run(workers):
-        from tpuctl.remote.copy_plan import Direction
-
         provider, run = batch
-        fetch = getattr(provider, "fetch", None)
-        if fetch is None:
-            raise provider.abilities.refuse("cp", name=run)
         if plan.direction is Direction.UP or dry_run:
-            raise provider.abilities.refuse("cp --dry-run" if dry_run else "cp to a session")
-        fetched: CopyResults = fetch(run, plan.remote, plan.local_path)
-        return fetched
+            what = "cp --dry-run" if dry_run else "cp to a run"
+            raise provider.abilities.refuse(what, key="cp", name=run)
+        return provider.fetch(run, plan.remote, plan.local_path)
     hosts, access, _ = workers.reach()
     if dry_run:
         return preview_copy(hosts, access, plan)
@@ -240,24 +235,21 @@ def logs(
     check_job(job)
     if batch := _batch_run(where):
         refuse_unused({"--job": job, "--tail": tail}, f"on {batch[0].abilities.title}")
-        reader = cast("Any", batch[0]).logs
-        found: Logs | HostedRun | ClusterRun | Tpu = reader(
-            batch[1], to_end=follow, sink=sink, note=note, on_progress=silent
-        )
-        return found
+        return batch[0].logs(batch[1], to_end=follow, sink=sink, note=note)
     hosts, access, _ = as_workers(where).reach()
     return read_logs(hosts, access, sink=sink, note=note, job=job, follow=follow, tail=tail)
 
 
-def _batch_run(where: str | Workers) -> tuple[Provider, str] | None:
+def _batch_run(where: str | Workers) -> tuple[BatchProvider, str] | None:
     """Return the provider and the name of a run that has no workers; None for anything else."""
+    from tpuctl.providers.batch import BatchProvider
     from tpuctl.providers.registry import owner_of
 
     workers = as_workers(where)
     if workers.hosts or not workers.name or workers.zone or workers.project:
         return None
     owner = owner_of(workers.name)
-    return (owner, workers.name) if owner.abilities.reachable == "batch" else None
+    return (owner, workers.name) if isinstance(owner, BatchProvider) else None
 
 
 def jobs(where: str | Workers) -> Jobs:
@@ -274,12 +266,8 @@ def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0)
 
     check_job(job)
     if batch := _batch_run(where):
-        stopper = getattr(batch[0], "stop", None)
-        if stopper is None:
-            raise batch[0].abilities.refuse("stop", name=batch[1])
         refuse_unused({"--job": job}, f"on {batch[0].abilities.title}")
-        stopped: StoppedJob = stopper(batch[1])
-        return stopped
+        return batch[0].stop(batch[1])
     hosts, access, _ = as_workers(where).reach()
     return stop_job(hosts, access, job=job, grace_s=grace_s)
 

@@ -1,7 +1,10 @@
-"""`tpuctl offers`, `list`, `show`, `wait`, `delete`, `gc`, `quota`."""
+"""`tpuctl offers`, `list`, `show`, `wait`, `delete`, `gc`, `quota`.
+
+Parameters have the names of the Python functions', so that `locals()` passes them on.
+"""
 
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -39,14 +42,7 @@ def list_(
         tpuctl list --provider colab
         tpuctl list --all-zones --json
     """
-    result = tpuctl.list(
-        zone=zone,
-        all_zones=all_zones,
-        provider=provider,
-        project=project,
-        on_warning=output.warn,
-    )
-    output.show(result, report.render_tpus)
+    output.show(tpuctl.list(**locals(), on_warning=output.warn), report.render_tpus)
 
 
 def offers(
@@ -63,10 +59,7 @@ def offers(
         tpuctl offers
         tpuctl offers v5e-8 --json
     """
-    result = tpuctl.offers(
-        accelerator_type, provider=provider, project=project, on_warning=output.warn
-    )
-    output.show(result, report.render_offers)
+    output.show(tpuctl.offers(**locals(), on_warning=output.warn), report.render_offers)
 
 
 def show(name: Name, zone: Zone = None, project: Project = None) -> None:
@@ -76,8 +69,7 @@ def show(name: Name, zone: Zone = None, project: Project = None) -> None:
         tpuctl show my-tpu
         tpuctl show my-tpu --zone us-central1-a
     """
-    result = tpuctl.show(name, zone=zone, project=project, on_warning=output.warn)
-    output.show(result, report.render_tpu)
+    output.show(tpuctl.show(**locals(), on_warning=output.warn), report.render_tpu)
 
 
 def wait(
@@ -85,7 +77,7 @@ def wait(
     until: Annotated[
         str, Option("--for", metavar="ready|gone", help="State to wait for.")
     ] = "ready",
-    timeout: Timeout = None,
+    timeout_s: Timeout = None,
     zone: Zone = None,
     project: Project = None,
 ) -> None:
@@ -96,15 +88,7 @@ def wait(
         tpuctl wait my-tpu --for gone --timeout 10m
     """
     with states() as on_progress:
-        result = tpuctl.wait(
-            name,
-            cast(Any, until),
-            zone=zone,
-            timeout_s=timeout,
-            project=project,
-            on_progress=on_progress,
-            on_warning=output.warn,
-        )
+        result = tpuctl.wait(**locals(), on_warning=output.warn)
     output.show(result, report.render_waited)
 
 
@@ -115,7 +99,7 @@ def delete(
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    timeout: Timeout = None,
+    timeout_s: Timeout = None,
     zone: Zone = None,
     provider: Provider = None,
     project: Project = None,
@@ -127,19 +111,12 @@ def delete(
         tpuctl delete my-tpu other-tpu --yes
         tpuctl delete --all --zone us-central1-a --dry-run
     """
+    options = locals()
+    named, yes = options.pop("names") or (), options.pop("yes")
+    confirm = partial(output.confirm_plan, changes.delete_question, yes=yes)
     with bars() as on_progress:
-        result = tpuctl.delete(
-            *(names or ()),
-            everything=everything,
-            zone=zone,
-            timeout_s=timeout,
-            provider=provider,
-            project=project,
-            dry_run=dry_run,
-            confirm=partial(output.confirm_plan, changes.delete_question, yes=yes),
-            on_progress=on_progress,
-            on_warning=output.warn,
-        )
+        talk: Any = {"on_progress": on_progress, "on_warning": output.warn}
+        result = tpuctl.delete(*named, **options, confirm=confirm, **talk)
     output.show(result, changes.render_deletion)
 
 
@@ -160,14 +137,9 @@ def gc(
         tpuctl gc
         tpuctl gc --yes
     """
+    where = {"zone": zone, "provider": provider, "project": project}
     with bars() as on_progress:
-        result = tpuctl.gc(
-            yes=yes and not dry_run,
-            zone=zone,
-            provider=provider,
-            project=project,
-            on_progress=on_progress,
-        )
+        result = tpuctl.gc(yes=yes and not dry_run, **where, on_progress=on_progress)
     output.show(result, changes.render_leftovers)
 
 
@@ -187,15 +159,7 @@ def migrate(
         tpuctl migrate my-tpu --to gce --yes
     """
     with states() as on_progress:
-        result = tpuctl.migrate(
-            name,
-            to=to,
-            yes=yes,
-            zone=zone,
-            project=project,
-            on_progress=on_progress,
-            on_warning=output.warn,
-        )
+        result = tpuctl.migrate(**locals(), on_warning=output.warn)
     output.show(result, changes.render_migration)
 
 
@@ -215,5 +179,4 @@ def quota(
         tpuctl quota
         tpuctl quota v5e-8
     """
-    result = tpuctl.quota(accelerator_type, zone=zone, project=project, on_warning=output.warn)
-    output.show(result, render_quotas)
+    output.show(tpuctl.quota(**locals(), on_warning=output.warn), render_quotas)

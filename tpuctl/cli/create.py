@@ -1,4 +1,4 @@
-"""`tpuctl create`."""
+"""`tpuctl create`; its parameters have the names of the Python function's."""
 
 import sys
 from contextlib import ExitStack
@@ -54,7 +54,8 @@ Queued = Annotated[
     bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
 ]
 Ttl = Annotated[
-    float | None, time_option("Time to live, such as 4h, then it is deleted. Default: none.")
+    float | None,
+    time_option("Time to live, such as 4h, then it is deleted. Default: none.", "--ttl"),
 ]
 MaxUsd = Annotated[
     float | None, positive_option("USD", "Budget in USD; the TPU is deleted when it is spent.")
@@ -70,13 +71,17 @@ InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Assign no exter
 ServiceAccount = Annotated[
     str | None, typer.Option(metavar="EMAIL", help="Service account of the VMs.")
 ]
-Label = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Label. Can be repeated.")]
+Label = Annotated[
+    list[str] | None, typer.Option("--label", metavar="K=V", help="Label. Can be repeated.")
+]
 Tag = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="Network tag. Can be repeated.")
 ]
 DataDisk = Annotated[
     list[str] | None,
-    typer.Option(metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."),
+    typer.Option(
+        "--data-disk", metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."
+    ),
 ]
 StartupScript = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Script that every VM runs when it starts.")
@@ -99,7 +104,9 @@ MaxUnits = Annotated[
 Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
     float | None,
-    time_option("Maximum wait per zone. Default: 15m; none with --queued.", may_be_zero=True),
+    time_option(
+        "Maximum wait per zone. Default: 15m; none with --queued.", "--timeout", may_be_zero=True
+    ),
 ]
 
 
@@ -114,7 +121,7 @@ def create(
     reservation: Reservation = None,
     flex: Flex = False,
     queued: Queued = False,
-    ttl: Ttl = None,
+    ttl_s: Ttl = None,
     max_usd: MaxUsd = None,
     max_units: MaxUnits = None,
     runtime_version: RuntimeVersion = None,
@@ -122,14 +129,14 @@ def create(
     subnetwork: Subnetwork = None,
     internal_ip: InternalIp = False,
     service_account: ServiceAccount = None,
-    label: Label = None,
-    tag: Tag = None,
-    data_disk: DataDisk = None,
+    labels: Label = None,
+    tags: Tag = None,
+    data_disks: DataDisk = None,
     startup_script: StartupScript = None,
     setup: Setup = None,
     bucket: Bucket = None,
     wait: Wait = True,
-    timeout: Timeout = None,
+    timeout_s: Timeout = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     project: Project = None,
@@ -143,36 +150,16 @@ def create(
         tpuctl create c1 --provider colab --accelerator-type v5e-1 --ttl 2h
         tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
     """
+    options = locals()
+    options["zone"] = join_zone_options(zone, options.pop("zones"))
+    options["labels"] = _parse_labels(labels or [])
+    options["tags"] = tuple(tags or ())
+    options["data_disks"] = tuple(map(parse_data_disk, data_disks or ()))
+    options["startup_script"] = _read(startup_script) if startup_script else None
     with ExitStack() as display:
-        dialogue = _Dialogue(display, yes=yes)
+        dialogue = _Dialogue(display, yes=options.pop("yes"))
         result = cloud.create(
-            name,
-            accelerator_type,
-            provider=provider,
-            zone=join_zone_options(zone, zones),
-            spot=spot,
-            reserved=reserved,
-            reservation=reservation,
-            flex=flex,
-            queued=queued,
-            ttl_s=ttl,
-            max_usd=max_usd,
-            max_units=max_units,
-            runtime_version=runtime_version,
-            network=network,
-            subnetwork=subnetwork,
-            internal_ip=internal_ip,
-            service_account=service_account,
-            labels=_parse_labels(label or []),
-            tags=tuple(tag or ()),
-            data_disks=tuple(map(parse_data_disk, data_disk or ())),
-            startup_script=_read(startup_script) if startup_script else None,
-            setup=setup,
-            bucket=bucket,
-            wait=wait,
-            timeout_s=timeout,
-            project=project,
-            dry_run=dry_run,
+            **options,
             check=False,
             confirm=dialogue.confirm,
             on_interrupt=dialogue.leave_or_cancel,

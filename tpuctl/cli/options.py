@@ -64,10 +64,10 @@ def _parse_zones(text: str) -> str:
     return ",".join(zone and segment("zone", zone) for zone in text.split(","))
 
 
-def time_option(help: str, *, may_be_zero: bool = False) -> Any:
+def time_option(help: str, *flag: str, may_be_zero: bool = False) -> Any:
     """An option that is a duration; its default is part of the help."""
     parse = parse_duration_s if may_be_zero else _parse_positive_duration_s
-    return Option(parser=parser(parse), metavar="TIME", show_default=False, help=help)
+    return Option(*flag, parser=parser(parse), metavar="TIME", show_default=False, help=help)
 
 
 def zone_option(help: str, *, flag: str = "--zone", metavar: str = "ZONE") -> Any:
@@ -102,7 +102,7 @@ Provider = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float | None, time_option("Maximum wait, such as 90s or 1h30m.", may_be_zero=True)
+    float | None, time_option("Maximum wait, such as 90s or 1h30m.", "--timeout", may_be_zero=True)
 ]
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip confirmation.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done, without doing it.")]

@@ -1,4 +1,4 @@
-"""`tpuctl watch`."""
+"""`tpuctl watch`; its parameters have the names of the Python function's."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,10 +57,14 @@ MaxCrashes = Annotated[
     int, typer.Option(metavar="K", min=1, help="Give up after the job has failed K times.")
 ]
 HangAfter = Annotated[
-    float | None, time_option("Restart if a worker prints nothing for this long: 15m.")
+    float | None,
+    time_option("Restart if a worker prints nothing for this long: 15m.", "--hang-after"),
 ]
 BadHostAfter = Annotated[
-    float, time_option("Replace the TPU if a worker is lost for this long. Default: 10m.")
+    float,
+    time_option(
+        "Replace the TPU if a worker is lost for this long. Default: 10m.", "--bad-host-after"
+    ),
 ]
 Type = Annotated[
     str | None,
@@ -108,7 +112,9 @@ Setup = Annotated[
         metavar="jax|torch|none", help="Framework to install on each. Default: unchanged."
     ),
 ]
-Ttl = Annotated[float | None, time_option("Time to live of each TPU: 4h. Default: unchanged.")]
+Ttl = Annotated[
+    float | None, time_option("Time to live of each TPU: 4h. Default: unchanged.", "--ttl")
+]
 MaxUsd = Annotated[float | None, positive_option("USD", "Total budget in USD for all TPUs.")]
 RuntimeVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Override the runtime version.")
@@ -140,11 +146,11 @@ def watch(
     on: On = None,
     checkpoints: CheckpointsIn = None,
     code: Code = None,
-    chdir: Chdir = None,
+    folder: Chdir = None,
     env: Env = None,
     max_crashes: MaxCrashes = 3,
-    hang_after: HangAfter = None,
-    bad_host_after: BadHostAfter = 600.0,
+    hang_after_s: HangAfter = None,
+    bad_host_after_s: BadHostAfter = 600.0,
     accelerator_type: Type = None,
     provider: Provider = None,
     zone: Zone = None,
@@ -154,12 +160,12 @@ def watch(
     flex: Flex = None,
     reservation: Reservation = None,
     setup: Setup = None,
-    ttl: Ttl = None,
+    ttl_s: Ttl = None,
     max_usd: MaxUsd = None,
     max_units: MaxUnits = None,
     runtime_version: RuntimeVersion = None,
     include_secrets: workers.IncludeSecrets = False,
-    delete: Delete = False,
+    delete_at_end: Delete = False,
     fresh: Fresh = False,
     key: workers.Key = None,
     jump: workers.Jump = None,
@@ -178,42 +184,17 @@ def watch(
         tpuctl watch t1 --code . --hang-after 15m --delete -- python train.py
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """
-    name, *command = words or [""] if on is None else ["", *(words or [])]
+    options = locals()
+    words, yes = options.pop("words") or [], options.pop("yes")
+    name, *command = words or [""] if on is None else ["", *words]
     if on is None and not name:
         raise UsageError("No TPU is named.", hint="tpuctl watch NAME -- CMD...")
-    call: Any = run_watch
-    result = call(
+    options |= {"on": on or (), "env": env or []}
+    options["zone"] = join_zone_options(zone, options.pop("zones"))
+    result = run_watch(
         name or None,
         command,
-        on=on or (),
-        checkpoints=checkpoints,
-        max_units=max_units,
-        code=code,
-        folder=chdir,
-        env=env or [],
-        max_crashes=max_crashes,
-        hang_after_s=hang_after,
-        bad_host_after_s=bad_host_after,
-        include_secrets=include_secrets,
-        accelerator_type=accelerator_type,
-        zone=join_zone_options(zone, zones),
-        spot=spot,
-        queued=queued,
-        flex=flex,
-        reservation=reservation,
-        setup=setup,
-        provider=provider,
-        ttl_s=ttl,
-        max_usd=max_usd,
-        runtime_version=runtime_version,
-        delete_at_end=delete,
-        fresh=fresh,
-        key=key,
-        jump=jump,
-        internal_ip=internal_ip,
-        iap=iap,
-        project=project,
-        dry_run=dry_run,
+        **options,
         confirm=lambda plan: _confirm(plan, yes=yes),
         show=lambda result: output.show(result, report.render_watched),
         sink=output.worker_sink(),

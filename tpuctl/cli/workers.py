@@ -1,9 +1,13 @@
 """`tpuctl run`, `cp`, `logs`, `stop`, `ssh`, `top`, `free`, and the options that they share."""
 
+import inspect
 import sys
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -27,7 +31,7 @@ Words = Annotated[
     Argument(metavar="NAME -- CMD...", help="Name of a TPU, then the command after --."),
 ]
 Host = Annotated[
-    str | None, Option(metavar="USER@IP,...", help="Machines to use instead of a TPU.")
+    str | None, Option("--host", metavar="USER@IP,...", help="Machines to use instead of a TPU.")
 ]
 Worker = Annotated[str, Option(metavar="N", help="Worker numbers such as 0,2-3, or all.")]
 Job = Annotated[
@@ -51,7 +55,9 @@ Env = Annotated[
 IncludeSecrets = Annotated[
     bool, Option("--include-secrets", help="Copy files that may hold keys or passwords, too.")
 ]
-Chdir = Annotated[str | None, Option(metavar="DIR", help="Folder to run the command in.")]
+Chdir = Annotated[
+    str | None, Option("--chdir", metavar="DIR", help="Folder to run the command in.")
+]
 Check = Annotated[
     bool | None,
     Option("--check/--no-check", help="Check every worker before starting a job. Default: check."),
@@ -61,10 +67,47 @@ Grace = Annotated[
 ]
 
 
-def run(
-    words: Words = None,
-    host: Host = None,
+def _workers(
+    hosts: Host = None,
     worker: Worker = "all",
+    key: Key = None,
+    jump: Jump = None,
+    zone: Zone = None,
+    project: Project = None,
+    internal_ip: InternalIp = False,
+    iap: Iap = False,
+) -> None:
+    """Carry the options that say which machines, and how to log in."""
+
+
+def on_workers(name: Any = None, *, worker: str = "all") -> Callable[..., Callable[..., None]]:
+    """Give a command these options and perhaps a NAME; it gets them as one argument, first."""
+    options = [Parameter("name", Parameter.KEYWORD_ONLY, annotation=name, default=None)] * bool(
+        name
+    )
+    for each in inspect.signature(_workers).parameters.values():
+        default = worker if each.name == "worker" else each.default
+        options.append(each.replace(kind=Parameter.KEYWORD_ONLY, default=default))
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**given: Any) -> None:
+            known = {each.name: given.pop(each.name) for each in options}
+            function(Workers(**known, on_warning=output.warn), **given)
+
+        _, *own = inspect.signature(function).parameters.values()
+        parameters = [*(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own), *options]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+@on_workers()
+def run(
+    where: Workers,
+    words: Words = None,
     env: Env = None,
     chdir: Chdir = None,
     detach: Annotated[
@@ -80,12 +123,6 @@ def run(
             help="Maximum log size of a job per worker; 0 for no limit. Default: 1GiB.",
         ),
     ] = None,
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
 ) -> None:
     """Run a command on every worker at once.
 
@@ -94,8 +131,10 @@ def run(
         tpuctl run my-tpu --worker 0 -- nproc
         tpuctl run my-tpu --detach --job train -- python3 train.py
     """
-    name, argv = (None, words or []) if host else split_name(words)
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
+    argv = words or []
+    if not where.hosts:
+        name, *argv = words or [""]
+        where = replace(where, name=name or None)
     result = tpuctl.run(
         where,
         argv,
@@ -110,25 +149,13 @@ def run(
     output.show(result, report.render_run)
 
 
-def split_name(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """Tell the name of a TPU from the command behind it."""
-    name, *argv = words or [""]
-    return name or None, argv
-
-
+@on_workers()
 def cp(
+    where: Workers,
     source: Annotated[str, Argument(metavar="SRC", help="Local path, or NAME:path.")],
     target: Annotated[str, Argument(metavar="DST", help="NAME:path, or local path.")],
-    host: Host = None,
-    worker: Worker = "all",
     include_secrets: IncludeSecrets = False,
     dry_run: DryRun = False,
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
 ) -> None:
     """Copy files to every worker, or from them; only changes are sent.
 
@@ -138,35 +165,20 @@ def cp(
         tpuctl cp my-tpu:logs ./logs
         tpuctl cp --host me@10.0.0.5 ./project :project
     """
-    where = Workers(None, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     with bars() as on_progress:
-        result = tpuctl.cp(
-            source,
-            target,
-            where=where,
-            include_secrets=include_secrets,
-            dry_run=dry_run,
-            on_progress=on_progress,
-        )
+        result = tpuctl.cp(**locals())
     output.show(result, report.render_copied)
 
 
+@on_workers(Name)
 def logs(
-    name: Name = None,
-    host: Host = None,
-    worker: Worker = "all",
+    where: Workers,
     job: Job = None,
     follow: Annotated[bool, Option("--follow", "-f", help="Continue until the job ends.")] = False,
     tail: Annotated[
         int | None, Option(metavar="N", min=0, help="Show only the last N lines per worker.")
     ] = None,
     all_jobs: Annotated[bool, Option("--list", help="List the jobs instead.")] = False,
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
 ) -> None:
     """Show the output of a detached job on every worker.
 
@@ -175,7 +187,6 @@ def logs(
         tpuctl logs my-tpu --job train --tail 20
         tpuctl logs my-tpu --list
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     if all_jobs:
         given = {"--job": job, "--follow": follow, "--tail": tail}
         refuse_unused(given, "with --list, which shows no output")
@@ -186,66 +197,36 @@ def logs(
     output.show(result, render_launch)
 
 
-def stop(
-    name: Name = None,
-    host: Host = None,
-    worker: Worker = "all",
-    job: Job = None,
-    grace: Grace = 10.0,
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
-) -> None:
+@on_workers(Name)
+def stop(where: Workers, job: Job = None, grace: Grace = 10.0) -> None:
     """Stop a detached job on every worker.
 
     Examples:
         tpuctl stop my-tpu
         tpuctl stop my-tpu --job train --grace 60s
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     result = tpuctl.stop(where, job=job, grace_s=grace)
     output.show(result, report.render_stopped_job)
 
 
-def ssh(
-    name: Name = None,
-    host: Host = None,
-    worker: Annotated[str, Option(metavar="N", help="Number of the worker.")] = "0",
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
-    dry_run: DryRun = False,
-) -> None:
+@on_workers(Name, worker="0")
+def ssh(where: Workers, dry_run: DryRun = False) -> None:
     """Open a shell on one worker.
 
     Examples:
         tpuctl ssh my-tpu
         tpuctl ssh my-tpu --worker 3
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     result = tpuctl.ssh(where, dry_run=dry_run or output.as_json())
     output.show(result, report.render_shell)
 
 
+@on_workers(NameOrLocal)
 def top(
-    name: NameOrLocal = None,
-    host: Host = None,
-    worker: Worker = "all",
+    where: Workers,
     once: Annotated[bool, Option("--once", help="Show it once, as --json and a pipe do.")] = False,
     interval: Annotated[float | None, time_option("Time between updates. Default: 2s.")] = None,
     sudo: Sudo = False,
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
 ) -> None:
     """Show the load of vCPUs, memory and chips on every worker.
 
@@ -253,7 +234,6 @@ def top(
         tpuctl top my-tpu
         tpuctl top local --once
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     if once or output.as_json():
         refuse_unused({"--interval": interval}, "with --once and --json")
     if once or output.as_json() or not sys.stdout.isatty():
@@ -263,20 +243,13 @@ def top(
         tpuctl.top(where, sudo=sudo, interval_s=interval or 2.0, on_usage=show)
 
 
+@on_workers(NameOrLocal)
 def free(
-    name: NameOrLocal = None,
-    host: Host = None,
-    worker: Worker = "all",
+    where: Workers,
     yes: Yes = False,
     dry_run: DryRun = False,
     sudo: Sudo = False,
     grace: Grace = 10.0,
-    key: Key = None,
-    jump: Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: InternalIp = False,
-    iap: Iap = False,
 ) -> None:
     """Show which processes hold the chips of workers, and end them.
 
@@ -285,7 +258,6 @@ def free(
         tpuctl free my-tpu --dry-run
         tpuctl free my-tpu --yes
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
     confirm = partial(output.confirm_plan, report.free_question, yes=yes)
     held = tpuctl.free(where, dry_run=dry_run, sudo=sudo, grace_s=grace, confirm=confirm)
     output.show(held, report.render_held)

@@ -1,5 +1,6 @@
 """Open a control plane and reconcile the journal: the first step of every cloud command."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +28,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cloud:
-    """The API of one project, the journal of its creates, and warnings about earlier creates."""
+    """The API of one project, and the journal of its creates."""
 
     api: TpuApi
     journal: Journal
-    warnings: tuple[str, ...] = ()
 
 
-def open_cloud(project: str | None = None, *, plane: str = CLOUD_TPU) -> Cloud:
-    """Connect to a project and reconcile the journal; raises what `connect` raises."""
-    api, journal = connect(project, plane=plane), Journal()
+def open_cloud(
+    project: str | None = None,
+    *,
+    plane: str = CLOUD_TPU,
+    on_warning: Callable[[str], None] = lambda text: None,
+) -> Cloud:
+    """Connect to a project and reconcile the journal; warns of what earlier creates have left.
+
+    Raises what `connect` raises.
+    """
+    cloud = Cloud(connect(project, plane=plane), Journal())
     try:
-        return Cloud(api, journal, tuple(map(zombie_warning, reconcile(api, journal))))
+        for entry in reconcile(cloud.api, cloud.journal):
+            on_warning(zombie_warning(entry))
     except TryAgainError as error:
-        return Cloud(api, journal, (f"Could not check earlier create requests: {error}",))
+        on_warning(f"Could not check earlier create requests: {error}")
+    return cloud
 
 
 _ENDPOINTS = {CLOUD_TPU: "tpu_endpoint", GCE: "gce_endpoint"}

@@ -166,8 +166,8 @@ class _Creation:
         if not left:
             return StoppedError(f"Interrupted; {self.plan.name} in {zones} was cancelled.")
         if is_cancelled:
-            told = f"Interrupted; {self.plan.name} in {zones} was cancelled, but is not gone yet."
-            return StoppedError(told, hint="Check again in a minute: tpuctl gc")
+            text = f"Interrupted; {self.plan.name} in {zones} was cancelled, but is not gone yet."
+            return StoppedError(text, hint="Check again in a minute: tpuctl gc")
         for entry in left:
             self.journal.update(entry, outcome=entry.outcome or LEFT)
         where = f"{self.plan.name} --zone {left[0].zone}"
@@ -285,7 +285,7 @@ class _Creation:
         return Created(
             **shared(Tpu, tpu),
             attempts=tuple(self.attempts),
-            warnings=(*self.notes, *tpu.ailments),
+            warnings=(*self.notes, *tpu.health_warnings),
             reasons=self.plan.reasons,
         )
 

@@ -55,11 +55,11 @@ class TpuDeletion:
     zone: str | None
     state: str
     accelerator_type: str
-    chips: int | None
-    usd_per_hour: float | None
-    queued_resource: str | None
-    takes_along: tuple[str, ...]
-    remaining_disks: tuple[str, ...]
+    chips: int | None = None
+    usd_per_hour: float | None = None
+    queued_resource: str | None = None
+    takes_along: tuple[str, ...] = ()
+    remaining_disks: tuple[str, ...] = ()
     group: ResourceGroup = field(default=ResourceGroup(()), metadata={"internal": True})
     provider: str = CLOUD_TPU
     id: str = ""
@@ -287,12 +287,13 @@ def delete_all(
         tell()
     results = attempt_all([partial(work, deletion) for deletion in planned], at_once=_AT_ONCE)
     return tuple(
-        _failed(deletion, result) if isinstance(result, TpuctlError) else result
+        failed_deletion(deletion, result) if isinstance(result, TpuctlError) else result
         for deletion, result in zip(planned, results, strict=True)
     )
 
 
-def _failed(deletion: TpuDeletion, error: TpuctlError) -> TpuDeletion:
+def failed_deletion(deletion: TpuDeletion, error: TpuctlError) -> TpuDeletion:
+    """Note the error of a deletion in its result."""
     return replace(deletion, outcome="failed", reason=str(error), error=error)
 
 
@@ -319,7 +320,7 @@ class _Deleter:
         try:
             outcome, reason = self._delete()
         except TpuctlError as error:
-            return replace(_failed(self._planned, error), seconds=self._polling.waited_s)
+            return replace(failed_deletion(self._planned, error), seconds=self._polling.waited_s)
         if outcome != "left_alone":
             group = self._planned.group
             end = _outcome_of(group) if outcome == "deleted" else COLLECTED

@@ -4,7 +4,6 @@ The same code can mean opposite things: 8 is both a zone without capacity (try a
 exceeded quota (waiting does not help). Only the text and the details tell them apart.
 """
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tpuctl import errors
-from tpuctl.codec import from_plain
+from tpuctl.codec import from_plain, load_facts
 from tpuctl.errors import (
     RateLimitedError,
     TpuctlError,
@@ -30,7 +29,7 @@ LONGEST_MESSAGE = 600
 """Longest part of the service's message that is passed on, in characters."""
 
 T = TypeVar("T")
-_NONSENSE = (
+_MALFORMED = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
 _ROLES = {"compute.googleapis.com": "roles/compute.instanceAdmin.v1"}
@@ -119,9 +118,8 @@ def error_classes() -> dict[str, type[TpuctlError]]:
 
 
 def load_table() -> dict[str, Any]:
-    """Read the table."""
-    table: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return table
+    """Return the table."""
+    return load_facts(TABLE)
 
 
 @cache
@@ -152,9 +150,9 @@ def read_reply(reply: Any, most_bytes: int, service: str) -> bytes:
 
 
 def checks_replies(service: str) -> Callable[[T], T]:
-    """Make a function, or every public method of a class, refuse a reply that makes no sense.
+    """Make a function, or every public method of a class, refuse a malformed reply.
 
-    Both raise UnavailableError then, whatever they stumbled over.
+    Both raise UnavailableError then, instead of the error of the code that read it.
     """
 
     def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +160,7 @@ def checks_replies(service: str) -> Callable[[T], T]:
         def call(*words: Any, **options: Any) -> Any:
             try:
                 return function(*words, **options)
-            except _NONSENSE as error:
+            except _MALFORMED as error:
                 what = function.__name__.replace("_", " ")
                 raise UnavailableError(
                     f"{service} answered {what!r} with something that cannot be read: {error}.",

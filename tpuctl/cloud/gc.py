@@ -79,17 +79,17 @@ def find_orphans(api: TpuApi, *, journal: Journal, zone: str | None = None) -> G
     """Find everything that is dead, expired or abandoned; changes nothing."""
     seen = take_snapshot(api, zone or ALL_ZONES, leftovers=True)
     groups = group_resources(seen)
-    judge = _Judge(api, journal)
+    finder = _OrphanFinder(api, journal)
     orphans = [
-        _orphan(plan_group_deletion(group), reason)
+        orphan_of(plan_group_deletion(group), reason)
         for group in groups
-        if (reason := judge.why_orphaned(group))
+        if (reason := finder.why_orphaned(group))
     ]
     return GcResult(
         tuple(sorted(orphans, key=lambda orphan: (orphan.zone, orphan.name))),
         unreachable_zones=seen.unreachable_zones,
         not_planned=seen.failures,
-        unproven=tuple(text for group in groups for text in judge.unproven(group)),
+        unproven=tuple(text for group in groups for text in finder.unproven(group)),
     ).summed()
 
 
@@ -101,22 +101,22 @@ def delete_orphans(
     on_progress: OnProgress = silent,
 ) -> GcResult:
     """Delete the orphans, each only if it still is one right before; failures are in the result."""
-    judge = _Judge(api, journal)
+    finder = _OrphanFinder(api, journal)
     ended = delete_all(
         api,
         found.deletions,
         journal=journal,
-        is_unneeded=lambda group: bool(judge.why_orphaned(group)),
+        is_unneeded=lambda group: bool(finder.why_orphaned(group)),
         on_progress=on_progress,
     )
     orphans = (
-        _orphan(deletion, orphan.reason)
+        orphan_of(deletion, orphan.reason)
         for orphan, deletion in zip(found.found, ended, strict=True)
     )
     return replace(found, found=tuple(orphans), acted=True).summed()
 
 
-class _Judge:
+class _OrphanFinder:
     """Decides which groups are unused.
 
     Anyone with write access can copy or invent labels. So a TPU's labels count only if the journal
@@ -133,7 +133,9 @@ class _Judge:
         abandoned = frozenset(
             create_id
             for create_id, entry in ours.items()
-            if entry.phase in ("abandoned", "closed") and not _is_deleted(entry)
+            if entry.phase == "abandoned"
+            # Once it was seen to be gone, what has its labels now is a copy.
+            or (entry.phase == "closed" and entry.outcome not in (COLLECTED, DELETED))
         )
         now = self._clock.now()
         if len(group.nodes) == 1 and (reason := self._why_interrupted(group.nodes[0], now)):
@@ -181,11 +183,6 @@ class _Judge:
         return None
 
 
-def _is_deleted(entry: JournalEntry) -> bool:
-    """Whether its TPU was seen to be gone, so that what has its labels now is a copy."""
-    return entry.phase == "closed" and entry.outcome in (COLLECTED, DELETED)
-
-
 def why_orphaned(
     group: ResourceGroup,
     *,
@@ -231,7 +228,8 @@ def _why_queued(queued: QueuedResource, abandoned: frozenset[str]) -> str | None
     return None
 
 
-def _orphan(deletion: TpuDeletion, reason: str) -> Orphan:
+def orphan_of(deletion: TpuDeletion, reason: str) -> Orphan:
+    """Describe an orphan by its planned or finished deletion."""
     action: Action = "delete" if deletion.outcome == "planned" else deletion.outcome
     known = {**shared(Orphan, deletion), "reason": reason}
     return Orphan(**known, action=action, deletion=deletion)

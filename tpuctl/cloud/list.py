@@ -19,12 +19,12 @@ class TpuList(Outcome):
 
     zone: str | None
     tpus: tuple[Tpu, ...]
-    queued_resources: tuple[QueuedTpu, ...]
-    unreachable_zones: tuple[str, ...]
-    usd_per_hour: float
-    usd_so_far: float
-    unpriced: int
-    emulated: bool
+    queued_resources: tuple[QueuedTpu, ...] = ()
+    unreachable_zones: tuple[str, ...] = ()
+    usd_per_hour: float = 0.0
+    usd_so_far: float = 0.0
+    unpriced: int = 0
+    emulated: bool = False
     balances: tuple[Balance, ...] = ()
     notes: tuple[str, ...] = field(default=(), metadata={"internal": True})
     failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})

@@ -91,8 +91,8 @@ class Node:
 
     `expires` is when the service itself ends it, `billed_from` when it started; `billed_share` is
     the part of its VMs that cost money, where the state does not tell; `error` is why its VMs
-    cannot be created; `was_cut` is whether a user deleted some of its VMs. A slice on Compute
-    Engine is INCOMPLETE while some of its three parts exist, but no group of VMs.
+    cannot be created; `is_partly_deleted` is whether a user deleted some of its VMs. A slice on
+    Compute Engine is INCOMPLETE while some of its three parts exist, but no group of VMs.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Node:
     expires: datetime | None = None
     billed_from: datetime | None = None
     billed_share: float | None = None
-    was_cut: bool = False
+    is_partly_deleted: bool = False
     error: TpuctlError | None = None
 
     @property

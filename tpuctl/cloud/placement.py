@@ -1,9 +1,8 @@
 """Choose the zones for a create: which have the type, at what price, quota and traffic cost."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from tpuctl.cloud.lookup import ZONES_AT_ONCE, attempt, attempt_all
 from tpuctl.cloud.models import Quota, region_of
 from tpuctl.cloud.plan import CreatePlan, Offer, offer_in, offer_warnings
 from tpuctl.cloud.quotas import chips_allowed
+from tpuctl.codec import load_facts
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError, UsageError, ZoneHiddenError
 from tpuctl.hardware.compute_engine import describe_on
 from tpuctl.hardware.types import AcceleratorType
@@ -235,7 +235,5 @@ def _continent(location: str) -> str:
     return str(parts[0] if parts else location).partition("-")[0]
 
 
-@cache
 def _egress() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(_EGRESS.read_text(encoding="utf-8"))
-    return data
+    return load_facts(_EGRESS)

@@ -1,6 +1,5 @@
-"""Retries, the rate limit, request deadlines and polling: all our patience with the service."""
+"""Retries, the rate limit, request deadlines and polling."""
 
-import json
 import math
 import random
 import threading
@@ -9,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.api import TpuApi
-from tpuctl.codec import from_plain
+from tpuctl.cloud.service_clock import ServiceClock
+from tpuctl.codec import from_plain, load_facts
 from tpuctl.errors import DeadlineError, RateLimitedError, UnavailableError
 from tpuctl.units import format_duration
 
@@ -44,17 +44,7 @@ class RetryPolicy:
 
 def load_retry_policy() -> RetryPolicy:
     """Read the policy from our data."""
-    return from_plain(RetryPolicy, json.loads(DATA.read_text(encoding="utf-8")))
-
-
-class Timer(Protocol):
-    """Steady time, which never jumps, whatever the service says about the time of day."""
-
-    def elapsed_s(self) -> float:
-        """Seconds since a fixed moment."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
+    return from_plain(RetryPolicy, load_facts(DATA))
 
 
 class RateLimiter:
@@ -64,7 +54,7 @@ class RateLimiter:
     them wake up for the same slot.
     """
 
-    def __init__(self, timer: Timer, *, per_minute: float, at_once: int) -> None:
+    def __init__(self, timer: ServiceClock, *, per_minute: float, at_once: int) -> None:
         self._timer = timer
         self._interval_s = 60 / per_minute
         self._burst_s = self._interval_s * (at_once - 1)
@@ -131,7 +121,7 @@ RETRIES: dict[str, Retry | None] = {
 def with_retries(
     api: TpuApi,
     policy: RetryPolicy,
-    timer: Timer,
+    timer: ServiceClock,
     *,
     chance: Callable[[], float] = random.random,
 ) -> TpuApi:
@@ -144,7 +134,7 @@ class _RetryingTpuApi:
         self,
         api: TpuApi,
         policy: RetryPolicy,
-        timer: Timer,
+        timer: ServiceClock,
         chance: Callable[[], float],
     ) -> None:
         self.project, self.endpoint = api.project, api.endpoint
@@ -163,47 +153,49 @@ class _RetryingTpuApi:
         return partial(self._send, retry, method) if retry else method
 
     def _send(self, retry: Retry, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        limiter, policy, began_s = self._limiters[retry.rate], self._policy, self._timer.elapsed_s()
-        failures = 0
-        while True:
+        limiter = self._limiters[retry.rate]
+
+        def send() -> Any:
             limiter.wait()
-            try:
-                return method(*args, **options)
-            except RateLimitedError as error:
-                wait_s = error.retry_after_s or self._backoff_s(failures)
-                if self._timer.elapsed_s() - began_s + wait_s > policy.rate_limited_for_s:
-                    raise
-                limiter.stop_for(wait_s)
-            except UnavailableError:
-                wait_s = self._backoff_s(failures)
-                is_over = self._timer.elapsed_s() - began_s + wait_s > policy.unavailable_for_s
-                if is_over or not retry.after_lost_reply:
-                    raise
-                self._timer.sleep(wait_s)
-            failures += 1
+            return method(*args, **options)
 
-    def _backoff_s(self, failures: int) -> float:
-        # Full jitter: a random wait below a bound that doubles, so that many clients spread out.
-        bound_s = self._policy.first_wait_s * 2.0 ** min(failures, 20)
-        return min(bound_s, self._policy.longest_wait_s) * self._chance()
+        return repeated(
+            self._timer,
+            send,
+            after_lost_reply=retry.after_lost_reply,
+            policy=self._policy,
+            chance=self._chance,
+            on_limit=limiter.stop_for,
+        )
 
 
-def repeated(timer: Timer, action: Callable[[], T], *, after_lost_reply: bool = True) -> T:
-    """Do something again while the service is busy or, where that is safe, does not answer."""
-    policy, began_s, failures = load_retry_policy(), timer.elapsed_s(), 0
+def repeated(
+    timer: ServiceClock,
+    action: Callable[[], T],
+    *,
+    after_lost_reply: bool = True,
+    policy: RetryPolicy | None = None,
+    chance: Callable[[], float] = random.random,
+    on_limit: Callable[[float], None] | None = None,
+) -> T:
+    """Do something again while the service is busy or, where that is safe, does not answer.
+
+    `on_limit` waits as long as the service has asked for, by default by sleeping.
+    """
+    policy, began_s, failures = policy or load_retry_policy(), timer.elapsed_s(), 0
     while True:
         try:
             return action()
         except (RateLimitedError, UnavailableError) as error:
             is_limit = isinstance(error, RateLimitedError)
             most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
-            bound_s = min(policy.first_wait_s * 2.0**failures, policy.longest_wait_s)
-            asked_s = getattr(error, "retry_after_s", None)
-            wait_s = asked_s or bound_s * (0.5 + random.random() / 2)  # noqa: S311 (jitter)
+            # Full jitter: a random wait below a bound that doubles, so that many clients spread.
+            bound_s = min(policy.first_wait_s * 2.0 ** min(failures, 20), policy.longest_wait_s)
+            wait_s = getattr(error, "retry_after_s", None) or bound_s * chance()
             is_over = timer.elapsed_s() - began_s + wait_s > most_s
             if is_over or not (after_lost_reply or is_limit):
                 raise
-            timer.sleep(wait_s)
+            (on_limit if on_limit and is_limit else timer.sleep)(wait_s)
             failures += 1
 
 

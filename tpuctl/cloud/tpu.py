@@ -1,10 +1,10 @@
 """A TPU as users see it: what the API says, what it costs, and when it expires."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from tpuctl.cloud.models import (
     DEAD_NODE_STATES,
@@ -28,7 +28,7 @@ Provisioning = Literal["on_demand", "spot", "flex", "reserved", "units", "free"]
 
 _NEVER_BILLED = frozenset({"PENDING", INCOMPLETE})
 _FREE_STATES = DEAD_NODE_STATES | {"STOPPED"} | _NEVER_BILLED
-_MOST_TTL_S = 100 * 365 * 86400
+_MAX_TTL_S = 100 * 365 * 86400
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class Tpu(Outcome):
     chips: int | None
     workers: tuple[Worker, ...]
     state: str
-    health: str
-    spot: bool
-    queued_resource: str | None
-    runtime_version: str
+    health: str = "UNKNOWN"
+    spot: bool = False
+    queued_resource: str | None = None
+    runtime_version: str = ""
     created: datetime
-    expires: datetime | None
-    labels: dict[str, str]
-    usd_per_hour: float | None
-    usd_so_far: float | None
-    emulated: bool
+    expires: datetime | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    usd_per_hour: float | None = None
+    usd_so_far: float | None = None
+    emulated: bool = False
     id: str
     as_of: datetime
     health_description: str = ""
@@ -97,7 +97,7 @@ class Tpu(Outcome):
         return self.state == "READY" and bool(self.workers) and reachable
 
     @property
-    def ailments(self) -> tuple[str, ...]:
+    def health_warnings(self) -> tuple[str, ...]:
         """What the service says about its health, if it is not healthy."""
         if self.health in ("HEALTHY", "UNKNOWN"):
             return ()
@@ -206,8 +206,7 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
     known["data_disks"] = tuple(disk.source for disk in node.data_disks)
     return Tpu(
         **known,
-        generation=kind.generation if kind else None,
-        chips=kind.chips if kind else None,
+        **type_facts(node.accelerator_type),
         workers=_workers(node, kind.workers if kind else 0),
         usd_per_hour=price,
         usd_so_far=cost,
@@ -219,15 +218,13 @@ def describe_node(node: Node, *, now: datetime, emulated: bool) -> Tpu:
 
 def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
     """Describe a queued resource and the price of its TPU."""
-    kind = known_type(queued.accelerator_type)
     model = "spot" if queued.spot else "on_demand"
     price = _price(CLOUD_TPU, queued.accelerator_type, queued.zone, model)
     nodes = max(1, len(queued.nodes))
     known = {**shared(QueuedTpu, queued), "error": str(queued.error) if queued.error else None}
     return QueuedTpu(
         **known,
-        generation=kind.generation if kind else None,
-        chips=kind.chips * nodes if kind else None,
+        **type_facts(queued.accelerator_type, nodes),
         usd_per_hour=None if price is None else round(price * nodes, 4),
         as_of=now,
     )
@@ -253,9 +250,9 @@ def expires_at(node: Node) -> datetime | None:
 def _ttl_of(labels: Mapping[str, str]) -> int | None:
     """Read the time to live of a TPU from its labels; None without a valid one."""
     text = labels.get(LABEL_TTL_S, "")
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TTL_S)):
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MAX_TTL_S)):
         return None
-    return min(int(text), _MOST_TTL_S)
+    return min(int(text), _MAX_TTL_S)
 
 
 def price_now(node: Node) -> float | None:
@@ -277,6 +274,15 @@ def known_type(accelerator_type: str) -> AcceleratorType | None:
         return describe(accelerator_type)
     except UsageError:
         return None
+
+
+def type_facts(accelerator_type: str, number: int = 1) -> dict[str, Any]:
+    """Return the generation and the chips of some TPUs of a type; None where it is unknown."""
+    kind = known_type(accelerator_type)
+    return {
+        "generation": kind.generation if kind else None,
+        "chips": kind.chips * number if kind else None,
+    }
 
 
 @cache

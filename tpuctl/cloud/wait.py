@@ -30,7 +30,7 @@ class WaitResult(Outcome):
     @property
     def warnings(self) -> tuple[str, ...]:
         """The health of a TPU that is ready but not healthy."""
-        return self.tpu.ailments if self.tpu else ()
+        return self.tpu.health_warnings if self.tpu else ()
 
 
 def wait_until_ready(
@@ -53,7 +53,7 @@ def wait_until_ready(
             tpu = describe_node(seen, now=api.clock.now(), emulated=api.emulated)
             if tpu.is_usable:
                 return WaitResult(name, seen.zone, "ready", polling.waited_s, tpu)
-        _check_hope(seen)
+        _check_can_get_ready(seen)
         on_progress(_progress(seen, polling))
         polling.pause(
             f"{name} in {seen.zone} is {seen.state}, not ready,",
@@ -62,11 +62,11 @@ def wait_until_ready(
         try:
             seen = find(api, name, seen.zone)
         except NotFoundError as error:
-            told = attempt(partial(api.why_gone, name, zone=seen.zone, since=seen.created))
-            if isinstance(told, Departure) and told.error:
-                raise told.error from error
+            departure = attempt(partial(api.why_gone, name, zone=seen.zone, since=seen.created))
+            if isinstance(departure, Departure) and departure.error:
+                raise departure.error from error
             why = "there was no capacity, it was preempted, or a user deleted it"
-            why = str(told) if isinstance(told, Departure) else why
+            why = str(departure) if isinstance(departure, Departure) else why
             raise WrongStateError(
                 f"{name} vanished in {seen.zone} while it was {seen.state}: {why}.",
                 hint="Create it again; --zone auto tries other zones too.",
@@ -104,10 +104,10 @@ def wait_until_gone(
     return WaitResult(name, first.zone, "gone", polling.waited_s, None)
 
 
-def _check_hope(seen: Resource) -> None:
+def _check_can_get_ready(seen: Resource) -> None:
     """Raise WrongStateError where it will never be ready."""
-    is_hopeless = seen.state in _NEVER_READY if isinstance(seen, Node) else seen.is_dead
-    if is_hopeless:
+    is_final = seen.state in _NEVER_READY if isinstance(seen, Node) else seen.is_dead
+    if is_final:
         reason = seen.error if isinstance(seen, QueuedResource) else None
         raise WrongStateError(
             f"{seen.name} in {seen.zone} is {seen.state} and will not become ready"

@@ -1,12 +1,12 @@
 """TPU generations and accelerator types: sizes, topologies, zones and list prices."""
 
-import json
 import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import load_facts
 from tpuctl.errors import UsageError, did_you_mean
 from tpuctl.outcome import Outcome
 
@@ -30,11 +30,9 @@ class Generation:
     needs: tuple[str, ...]
 
 
-@cache
 def load_data(name: str) -> dict[str, Any]:
-    """Load one of the dated data files of this package."""
-    data: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return data
+    """Return one of the dated data files of this package."""
+    return load_facts(_DATA / f"{name}.json")
 
 
 @cache

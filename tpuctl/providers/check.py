@@ -70,5 +70,5 @@ def _checks(provider: Provider) -> Iterator[Check | TpuctlError]:
 
 def _balance(balance: Balance) -> Check:
     left = balance.hours_left if balance.unit == "hours" else balance.left
-    told = "unknown" if left is None else f"{round(left, 1):g} {balance.unit} left"
-    return Check("balance", None if left is None else left > 0, told)
+    text = "unknown" if left is None else f"{round(left, 1):g} {balance.unit} left"
+    return Check("balance", None if left is None else left > 0, text)

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import cast
 
+from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.connect import Cloud, chosen_zone, connect, open_cloud
 from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
 from tpuctl.cloud.create import create as create_planned
@@ -55,10 +56,7 @@ class CloudTpu:
 
     @cached_property
     def _cloud(self) -> Cloud:
-        cloud = open_cloud(self._project, plane=self.abilities.name)
-        for warning in cloud.warnings:
-            self._on_warning(warning)
-        return cloud
+        return open_cloud(self._project, plane=self.abilities.name, on_warning=self._on_warning)
 
     def why_unusable(self) -> str | None:
         """Return why we cannot connect; sends no request."""
@@ -192,14 +190,7 @@ class CloudTpu:
         """Find the workers, and add our key to the TPU's metadata if it is missing."""
         segment("TPU", name)
         api = self._cloud.api
-        node = find_node(api, name, chosen_zone(login.zone))
-        user = login.user or login_user(node, split_user(name)[0])
-        hosts = workers_of(node, user, internal_ip=login.internal_ip)
-        hosts = through_iap(api, node, hosts) if login.iap else hosts
-        access = open_access_to(
-            api, node, user, on_warning=login.on_warning, key=login.key, jump=login.jump
-        )
-        return Reached(hosts, access, node)
+        return reach_node(api, find_node(api, name, chosen_zone(login.zone)), login)
 
 
 class ComputeEngine(CloudTpu):
@@ -217,6 +208,17 @@ class ComputeEngine(CloudTpu):
         },
     )
     models = ("flex", "spot", "on_demand")
+
+
+def reach_node(api: TpuApi, node: Node, login: Login) -> Reached:
+    """List the workers of a node, and add our key to its metadata if it is missing."""
+    user = login.user or login_user(node, split_user(node.name)[0])
+    hosts = workers_of(node, user, internal_ip=login.internal_ip)
+    hosts = through_iap(api, node, hosts) if login.iap else hosts
+    access = open_access_to(
+        api, node, user, on_warning=login.on_warning, key=login.key, jump=login.jump
+    )
+    return Reached(hosts, access, node)
 
 
 def small_types() -> list[AcceleratorType]:

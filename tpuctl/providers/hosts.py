@@ -1,10 +1,10 @@
 """Machines of the user, given with --host, as a provider: they can be reached, and nothing else."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tpuctl.errors import NotFoundError
-from tpuctl.providers.port import Abilities, Login, ProviderOffer, Reached
+from tpuctl.providers.port import Abilities, Login, ProviderOffer, Reached, refused
 from tpuctl.remote.hosts import parse_hosts
 from tpuctl.remote.keys import open_access
 
@@ -40,18 +40,9 @@ class Hosts:
         """Say no: nothing is left open on them that costs money."""
         return False
 
-    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
-        raise self.abilities.refuse("create")
-
-    def _refuse_delete(self, *_: Any, **__: Any) -> NoReturn:
-        raise self.abilities.refuse("delete")
-
-    def _refuse_list(self, *_: Any, **__: Any) -> NoReturn:
-        raise self.abilities.refuse("list")
-
-    plan = create = _refuse_create
-    plan_delete = delete = find_orphans = delete_orphans = _refuse_delete
-    list = _refuse_list
+    plan = create = refused("create")
+    plan_delete = delete = find_orphans = delete_orphans = refused("delete")
+    list = refused("list")
 
     def get(self, name: str, zone: str | None) -> NoReturn:
         """Raise: there are no objects to read."""

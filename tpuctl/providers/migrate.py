@@ -60,8 +60,8 @@ def plan_migration(
         if isinstance(resource, NotFoundError) and not isinstance(there, TpuctlError):
             raise UsageError(f"{name} is on Compute Engine already.", hint=f"tpuctl show {name}")
         if not zone and (owner := hosted_owner(name)):
-            told = f"{name} is on {owner.abilities.title}; only TPUs of the Cloud TPU API migrate."
-            raise UsageError(told, hint=f"tpuctl show {name}")
+            text = f"{name} is on {owner.abilities.title}; only TPUs of the Cloud TPU API migrate."
+            raise UsageError(text, hint=f"tpuctl show {name}")
         raise resource
     node = resource.requested if isinstance(resource, QueuedResource) else resource
     if node is None:

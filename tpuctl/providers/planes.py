@@ -121,11 +121,11 @@ def _by_quota(
     }
     fits = {p: any(each is not None and each >= kind.chips for each in limits[p]) for p in PLANES}
     fitting = [plane for plane in PLANES if fits[plane]]
-    told = " and ".join(f"{_best(limits[p])} on {TITLES[p]}" for p in PLANES)
+    text = " and ".join(f"{_best(limits[p])} on {TITLES[p]}" for p in PLANES)
     if len(fitting) == 1:
-        return fitting[0], f"{TITLES[fitting[0]]}: quota of {kind.generation} chips is {told}"
+        return fitting[0], f"{TITLES[fitting[0]]}: quota of {kind.generation} chips is {text}"
     both = "both have the quota" if fitting else "neither is known to have the quota"
-    return CLOUD_TPU, f"the Cloud TPU API: {both} ({told}), and its READY means that the TPU is up"
+    return CLOUD_TPU, f"the Cloud TPU API: {both} ({text}), and its READY means that the TPU is up"
 
 
 def _best(limits: Sequence[int | None]) -> str:

@@ -27,7 +27,7 @@ Rules for an adapter:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Protocol
 
 from tpuctl.cloud.models import Node
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, NotedOutcome
@@ -63,8 +63,8 @@ class Abilities:
     def refuse(self, what: str, *, key: str = "", name: str = "NAME") -> UnsupportedError:
         """Make the error for something that this provider cannot do, with a TPU of that name."""
         hint = self.instead.get(key or what, "tpuctl offers shows what every provider has.")
-        told = f"{self.title} does not offer {what}."
-        return UnsupportedError(told, hint=hint.replace("NAME", name))
+        text = f"{self.title} does not offer {what}."
+        return UnsupportedError(text, hint=hint.replace("NAME", name))
 
     def check(self, options: CreateOptions) -> None:
         """Raise UnsupportedError for an option of a create that would have no effect."""
@@ -76,6 +76,15 @@ class Abilities:
                 continue
             if getattr(options, each.name) != default:
                 raise self.refuse(flag_of(each.name), key=each.name)
+
+
+def refused(what: str) -> Callable[..., NoReturn]:
+    """Make a method of a provider that refuses a verb."""
+
+    def refuse(provider: "Provider", *_: object, **__: object) -> NoReturn:
+        raise provider.abilities.refuse(what)
+
+    return refuse
 
 
 _ALWAYS = frozenset({"name", "accelerator_type", "metadata", "watch"})

@@ -200,12 +200,12 @@ def _plane_of(tpu: str, where: str | None, project: str | None, known: str | Non
     having = [p for p in planes if isinstance(answers[p], Resource | UsageError)]
     if having and (chosen or len(having) > 1):
         titles = [open_provider(plane).abilities.title for plane in having]
-        told = f"Both {titles[0]} and {titles[-1]} have a TPU {tpu}."
+        text = f"Both {titles[0]} and {titles[-1]} have a TPU {tpu}."
         if chosen:
             source = load_settings().source_of("provider")
-            told = f"{titles[0]} has a TPU {tpu}, but {source} chooses {chosen}."
+            text = f"{titles[0]} has a TPU {tpu}, but {source} chooses {chosen}."
         before = " or ".join(f"TPUCTL_PROVIDER={plane}" for plane in having)
-        raise UsageError(told, hint=f"Put {before} before the same command.")
+        raise UsageError(text, hint=f"Put {before} before the same command.")
     for error in answers.values():
         if having and isinstance(error, TryAgainError):
             raise error  # It may have one, too.
@@ -254,10 +254,3 @@ def _deleted_earlier(tpu: str, plane: Provider) -> Provider:
     if earlier and isinstance(attempt(partial(plane.get, tpu, None)), absent):
         return earlier
     return plane
-
-
-def not_found(tpu: str, provider: Provider) -> NotFoundError:
-    """Make the error for a name that a provider does not have."""
-    return NotFoundError(
-        f"There is no TPU {tpu} on {provider.abilities.title}.", hint="tpuctl list"
-    )

@@ -17,7 +17,7 @@ Answers = list[T | TpuctlError]
 
 _LAST_TURNS = 3
 # What data can cause that no check expected: it must not take the other workers' results away.
-_NONSENSE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, MemoryError)
+_MALFORMED = (ValueError, TypeError, LookupError, OverflowError, RecursionError, MemoryError)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -64,7 +64,7 @@ class Fleet:
                 return await work(connection)
             except TpuctlError as error:
                 return error
-            except _NONSENSE as error:
+            except _MALFORMED as error:
                 return _unexpected(connection.host, error)
 
         return await await_all(map(on_one, self._connections))
@@ -101,7 +101,7 @@ async def open_fleet(
                 return await connect(host)
             except TpuctlError as error:
                 return error
-            except _NONSENSE as error:
+            except _MALFORMED as error:
                 return _unexpected(host, error)
 
         fleet = Fleet(connect, hosts, await await_all(map(try_to_connect, hosts)))

@@ -1,14 +1,14 @@
 """Jobs: commands that outlive the connection. Start, list and stop them."""
 
 import secrets
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Literal
 
 from tpuctl import settings
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.lookup import find
-from tpuctl.cloud.models import Node
+from tpuctl.cloud.models import Node, shared
 from tpuctl.cloud.tpu import QueuedTpu, Tpu, describe_node, describe_queued
 from tpuctl.errors import NotStartedError, TpuctlError, UsageError, WorkerError
 from tpuctl.outcome import Outcome, Status
@@ -320,8 +320,7 @@ def show_with_jobs(api: TpuApi, name: str, *, zone: str | None = None) -> ShownT
         return describe_queued(found, now=now)
     tpu = describe_node(found, now=now, emulated=api.emulated)
     jobs, why = _jobs_of_node(found, tpu, user, is_given=is_given)
-    known = {each.name: getattr(tpu, each.name) for each in fields(Tpu)}
-    return ShownTpu(**known, jobs=jobs, jobs_why_null=why)
+    return ShownTpu(**shared(Tpu, tpu), jobs=jobs, jobs_why_null=why)
 
 
 def _jobs_of_node(

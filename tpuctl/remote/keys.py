@@ -42,7 +42,7 @@ _PROFILE = "gcloud compute os-login describe-profile"
 _SSH_KEYS = "ssh-keys"
 _OPENSSH_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 # A server disconnects after six attempts, and the ssh-agent's keys need some of them.
-_MOST_KEYS = 4
+_MAX_KEYS = 4
 _UPDATE_S = 120.0
 
 
@@ -170,7 +170,7 @@ def private_keys(state_dir: Path, chosen: Path | None = None) -> tuple[Path, ...
     if chosen is not None:
         return (chosen.expanduser(),)
     candidates = (*_tpu_keys(state_dir), *(_ssh_folder() / name for name in _OPENSSH_KEYS))
-    return tuple(path for path in candidates if path.is_file())[:_MOST_KEYS]
+    return tuple(path for path in candidates if path.is_file())[:_MAX_KEYS]
 
 
 def key_for_tpus(state_dir: Path, chosen: Path | None = None) -> KeyPair:

@@ -184,20 +184,14 @@ class _WorkerLog:
 
     async def _report_gaps(self, position: "_Position") -> None:
         """Report dropped parts of the log, and end a line whose rest was dropped."""
-        if position.dropped_bytes:
-            if self.is_mid_line:
-                await self.output.take(self.host.index, 1, b"\n")
-            size = format_bytes(position.dropped_bytes)
-            self.note(
-                f"{self.host.label} has dropped {size} of the log of job {self.job}: it keeps only "
-                "the end (run --log-limit)."
-            )
-        elif position.too_large:
-            limit = format_bytes(position.keeps_bytes)
-            self.note(
-                f"The log of job {self.job} on {self.host.label} exceeds its limit of {limit}: the "
-                "file system there cannot drop its beginning."
-            )
+        if not position.dropped_bytes:
+            return
+        if self.is_mid_line:
+            await self.output.take(self.host.index, 1, b"\n")
+        self.note(
+            f"{self.host.label} has dropped {format_bytes(position.dropped_bytes)} of the log of "
+            f"job {self.job}: it keeps only the end (run --log-limit)."
+        )
 
     def _result(self, status: JobReport) -> LogResult:
         host = self.host
@@ -215,12 +209,10 @@ class _WorkerLog:
 
 @dataclass(frozen=True)
 class _Position:
-    """Where the agent continues, what was dropped before that, and whether the log is too large."""
+    """Where the agent continues, and what was dropped before that."""
 
     offset: int
     dropped_bytes: int = 0
-    keeps_bytes: int = 0
-    too_large: bool = False
 
 
 async def _reconnect(fleet: Fleet, host: Host, reconnect_s: float) -> Connection:

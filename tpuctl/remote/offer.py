@@ -24,8 +24,8 @@ from tpuctl.remote.hosts import Host
 _NO_FILES = ("", ".", "..", "~")
 _GIT = ".git"
 # Each rule is compared with each path.
-_MOST_COMPARISONS = 1 << 26
-_MOST_STARS = 3
+_MAX_COMPARISONS = 1 << 26
+_MAX_STARS = 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def accept(offer: Offer, host: Host, asked: str, target: Path, *, is_single: boo
     name = posixpath.basename(posixpath.normpath(asked)) if asked else ""
     if offer.is_file:
         if [entry.kind for entry in entries] != [FILE] or name in _NO_FILES or asked[-1:] == "/":
-            raise _invalid(host, f"{asked or '~'} should be {_what(asked, name)}")
+            is_folder = name in _NO_FILES or asked[-1:] == "/"
+            what = "a folder" if is_folder else "one file"
+            raise _invalid(host, f"{asked or '~'} should be {what}")
         entries[0].path = name
         if is_single and not target.is_dir():
             entries[0].path, target = target.name, target.parent
@@ -112,7 +114,7 @@ def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: P
     from tpuctl.remote._ignore import remote_rules
 
     rules = {path: _cheap_rules(text) for path, text in offer.ignores.items()}
-    if sum(text.count("\n") + 1 for text in rules.values()) * len(entries) > _MOST_COMPARISONS:
+    if sum(text.count("\n") + 1 for text in rules.values()) * len(entries) > _MAX_COMPARISONS:
         raise _invalid(host, "too many rules in its ignore files")
     why_ignored = remote_rules(rules)
     left_out: dict[str, str | None] = {}
@@ -133,7 +135,7 @@ def _accept_folder(offer: Offer, host: Host, entries: list[TreeEntry], target: P
 
 def _cheap_rules(text: str) -> str:
     """Drop rules that take very long to match: a few stars can mean hours."""
-    return "\n".join(line for line in text.splitlines() if line.count("*") <= _MOST_STARS)
+    return "\n".join(line for line in text.splitlines() if line.count("*") <= _MAX_STARS)
 
 
 def _is_inside(link: TreeEntry) -> bool:
@@ -144,10 +146,6 @@ def _is_inside(link: TreeEntry) -> bool:
     parts = link.link.split("/")
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
     return bool(parts[0]) and ups <= link.path.count("/") and ".." not in parts[ups:]
-
-
-def _what(asked: str, name: str) -> str:
-    return "a folder" if name in _NO_FILES or asked[-1:] == "/" else "one file"
 
 
 def _invalid(host: Host, why: str) -> WorkerError:

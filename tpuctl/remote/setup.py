@@ -1,11 +1,10 @@
 """`create --setup`: install a framework on new workers, and prove that it sees the TPU."""
 
-import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import load_facts
 from tpuctl.errors import WorkerError
 from tpuctl.remote.access import Access
 from tpuctl.remote.hosts import Host
@@ -14,11 +13,9 @@ from tpuctl.remote.run import Command, run_command
 _DATA = Path(__file__).parent / "data" / "setup.json"
 
 
-@cache
 def recipes() -> dict[str, Any]:
     """Return the scripts by framework; `verify` runs on all workers at once."""
-    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))["recipes"]
-    return found
+    return dict(load_facts(_DATA)["recipes"])
 
 
 def set_up(

@@ -73,10 +73,11 @@ def launch_question(plan: HostedPlan | AutoPlan) -> str:
 def _cluster_run(result: Any) -> str:
     """Write the JobSet of a planned job on GKE, or say what became of its attempts."""
     from tpuctl.providers.gke.follow import ClusterRun
-    from tpuctl.providers.gke.manifest import to_yaml
     from tpuctl.providers.gke.runs import ClusterPlan
 
     if isinstance(result, ClusterPlan):
+        from tpuctl.providers.gke._kubeconfig import to_yaml
+
         upload = f"the command without --dry-run uploads the code to {result.archive}"
         lines = "".join(f"# {line}\n" for line in (*result.because, upload))
         return lines + to_yaml(result.manifest).rstrip()

@@ -171,13 +171,15 @@ def render_held(result: Holders) -> str | None:
         lines.append(f"worker {ranges(removed)}: removed libtpu's stale lock file")
     if bare := [worker.index for worker in done if not worker.chips]:
         lines.append(f"worker {ranges(bare)}: no chips")
-    if free := [worker.index for worker in done if worker.chips and _is_free(worker)]:
+    free = [
+        worker.index
+        for worker in done
+        if worker.chips and not worker.failure
+        if all(one.outcome in _FREED for one in worker.holders)
+    ]
+    if free:
         lines.append(f"worker {ranges(free)}: all chips are free, as far as can be seen")
     return "\n".join(lines) or None
-
-
-def _is_free(worker: WorkerHolders) -> bool:
-    return not worker.failure and all(one.outcome in _FREED for one in worker.holders)
 
 
 def _holder_line(worker: WorkerHolders, holder: ChipHolder) -> str:

@@ -190,6 +190,17 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
             return
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock file at `path`."""
+    if not path.exists():
+        return False
+    try:
+        with locked(path, wait_s=0, busy=""):
+            return False
+    except TryAgainError:
+        return True
+
+
 def append_line(path: Path, line: str, *, private: bool = False) -> None:
     """Append one line to a file and flush it to disk; raises WriteError."""
     with translated_write_errors(path), open_own(path, "ab", private=private) as file:

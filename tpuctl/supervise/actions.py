@@ -1,8 +1,8 @@
 """What a watch of a Cloud TPU does at the service: observe, create and delete."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from tpuctl.cloud.connect import Cloud
 from tpuctl.cloud.create import Created, create
@@ -15,39 +15,27 @@ from tpuctl.cloud.placement import complete_plan
 from tpuctl.cloud.plan import METADATA_SETUP, plan_create
 from tpuctl.cloud.tpu import known_type
 from tpuctl.errors import NotFoundError, TpuctlError
-from tpuctl.progress import OnProgress, silent
-from tpuctl.remote.access import Access
-from tpuctl.remote.hosts import Host, workers_of
-from tpuctl.remote.iap import through_iap
-from tpuctl.remote.keys import has_os_login, key_for_tpus, login_user, open_access_to, with_key
-from tpuctl.remote.output import Sink
+from tpuctl.providers.cloud_tpu import reach_node
+from tpuctl.providers.port import Login as Login
+from tpuctl.providers.port import Reached
+from tpuctl.remote.hosts import split_user
+from tpuctl.remote.keys import has_os_login, key_for_tpus, with_key
 from tpuctl.remote.setup import recipes, set_up
 from tpuctl.settings import state_dir
 from tpuctl.supervise.models import JobSpec, LaunchJob, TpuObservation, WatchState
 from tpuctl.supervise.observe import observe_tpu, resource_id
-from tpuctl.supervise.worker_actions import Login as Login
 from tpuctl.supervise.worker_actions import WorkerActions
 
 
 class Actions(WorkerActions):
     """The side effects of a watch of a Cloud TPU."""
 
-    def __init__(
-        self,
-        cloud: Cloud,
-        login: Login,
-        *,
-        sink: Sink,
-        note: Callable[[str], None],
-        progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
-    ) -> None:
-        super().__init__(login, sink=sink, note=note)
-        self._api, self._journal, self._progress = cloud.api, cloud.journal, progress
+    def __init__(self, cloud: Cloud, login: Login, **talk: Any) -> None:
+        super().__init__(login, **talk)
+        self._api, self._journal, self.clock = cloud.api, cloud.journal, cloud.api.clock
         self._resource: Resource | None = None
         self._queued: QueuedResource | None = None
-        self._reached: tuple[str, tuple[Host, ...], Access] | None = None
         self._was_set_up = ""
-        self.clock = cloud.api.clock
 
     def observe(self, state: WatchState) -> TpuObservation:
         """Ask the service about the TPU; an error is an observation too."""
@@ -108,7 +96,8 @@ class Actions(WorkerActions):
         if not has_os_login(recipe.metadata):
             # With our key in its metadata from the start, nothing has to wait for an update.
             pair = key_for_tpus(state_dir(), self._login.key)
-            metadata = with_key(recipe.metadata, self._login.user, pair)
+            user = self._login.user or split_user(state.name)[0]
+            metadata = with_key(recipe.metadata, user, pair)
             recipe = replace(recipe, metadata=metadata)
         if recipe.max_usd is not None:
             recipe = replace(recipe, max_usd=recipe.max_usd - state.spent_usd)
@@ -157,15 +146,8 @@ class Actions(WorkerActions):
     def _type(self) -> str:
         return self._node().accelerator_type
 
-    def _workers(self) -> tuple[tuple[Host, ...], Access]:
-        """Return the workers of the TPU that was observed last; sends it our key once."""
-        node, login = self._node(), self._login
-        user = login.user if login.is_given else login_user(node, login.user)
-        hosts = workers_of(node, user, internal_ip=login.internal_ip)
-        hosts = through_iap(self._api, node, hosts) if login.iap else hosts
-        if self._reached is None or self._reached[:2] != (node.id, hosts):
-            access = open_access_to(
-                self._api, node, user, on_warning=self._note, key=login.key, jump=login.jump
-            )
-            self._reached = (node.id, hosts, access)
-        return hosts, self._reached[2]
+    def _place(self) -> object:
+        return self._node().id, self._node().endpoints
+
+    def _reach(self) -> Reached:
+        return reach_node(self._api, self._node(), self._login)

@@ -57,7 +57,7 @@ SETTLE_S = 45.0
 REPAIR_S = 3600.0
 """How long maintenance may take before the TPU is replaced."""
 
-MOST_REPLACED = 5
+MAX_REPLACED = 5
 """After this many bad hosts in a row, the hosts are not the problem."""
 
 _MAX_RESTARTS = 2
@@ -304,7 +304,7 @@ def _on_unreachable(
 def _replace(state: WatchState, reason: str, error: TpuctlError | None) -> Step:
     """Replace a TPU with a bad host; one that a user created and that never worked is kept."""
     tpu = state.tpu
-    if tpu and (tpu.made or tpu.proven) and state.replaced < MOST_REPLACED:
+    if tpu and (tpu.made or tpu.proven) and state.replaced < MAX_REPLACED:
         return DeleteTpu(reason, is_bad_host=True)
     if error is None or state.replaced:
         times = f" {state.replaced} TPUs in a row were replaced for that." * bool(state.replaced)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.clock import Clock, WallClock
-from tpuctl.cloud.connect import open_cloud
 from tpuctl.errors import (
     DeadlineError,
     NotFoundError,
@@ -20,18 +19,18 @@ from tpuctl.errors import (
     UnavailableError,
     WrongStateError,
 )
-from tpuctl.providers.port import Provider
+from tpuctl.providers.port import Login, Provider
 from tpuctl.providers.registry import is_plane, open_provider
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.output import Sink
 from tpuctl.storage import open_storage
 from tpuctl.supervise.actions import Actions
-from tpuctl.supervise.loop import watch
+from tpuctl.supervise.loop import open_target, watch
 from tpuctl.supervise.messages import WatchResult
 from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
-from tpuctl.supervise.plan import WatchOptions, plan_on_provider, plan_watch
-from tpuctl.supervise.provider_actions import ProviderActions, Supervised
+from tpuctl.supervise.plan import WatchOptions
+from tpuctl.supervise.provider_actions import ProviderActions
 from tpuctl.supervise.relay import (
     PAUSE_S,
     End,
@@ -45,15 +44,14 @@ from tpuctl.supervise.relay import (
     next_step,
     sum_up,
 )
-from tpuctl.supervise.state import Place, StateFile
-from tpuctl.supervise.worker_actions import ATTEMPT, RESUME, Login, WorkerActions
+from tpuctl.supervise.worker_actions import WorkerActions, attempt_variables
 from tpuctl.units import format_duration
 
 CHECKPOINTS = "TPUCTL_CHECKPOINTS"
 """Variable of the job: the folder for its checkpoints, below the one that it runs in."""
 
 FETCH_S = 60.0
-_MOST_LOST = 5
+_MAX_LOST = 5
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ class RelayJob:
 class _LegActions(WorkerActions):
     """A leg ends where a watch would create another TPU; its checkpoints are fetched in time."""
 
-    def carry(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
-        """Take what the leg is about."""
+    def prepare(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
+        """Take the job and the leg, and whom to tell what the TPU has used."""
         self._job, self._leg, self._on_seen = job, leg, on_seen
         self.left, self.may_come, self.is_home = "", False, False
         self._lost = 0
@@ -139,7 +137,7 @@ class _LegActions(WorkerActions):
             raise
         except TpuctlError as error:
             self._lost += isinstance(error, UnavailableError)
-            if isinstance(error, UnavailableError) and self._lost < _MOST_LOST:
+            if isinstance(error, UnavailableError) and self._lost < _MAX_LOST:
                 raise
             self.left, self.may_come = str(error), isinstance(error, TryAgainError)
             raise WrongStateError(str(error)) from error
@@ -158,7 +156,7 @@ class _LegActions(WorkerActions):
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
         """Count the attempts of all legs."""
-        return {**super().variables(step), **_told(self._leg.number + step.number - 1)}
+        return attempt_variables(self._leg.number + step.number - 1)
 
     def delete(self, state: WatchState) -> None:
         """Fetch the checkpoints before they are gone with the TPU."""
@@ -191,10 +189,6 @@ class _CloudLeg(_LegActions, Actions):
 
 class _ProviderLeg(_LegActions, ProviderActions):
     """A leg on another provider that is reached over SSH."""
-
-
-def _told(number: int) -> dict[str, str]:
-    return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
 
 
 class Relay:
@@ -290,32 +284,25 @@ class Relay:
         return given
 
     def _run_on_workers(self, provider: Provider, leg: Leg) -> Leg:
-        job, login, talk = self._job, Login("", is_given=False), self._talk
+        job = self._job
         most = job.spec.max_crashes - self._ledger.crashes
         spec = replace(job.spec, max_crashes=most)
-        actions: _CloudLeg | _ProviderLeg
-        if is_plane(provider):
-            cloud = open_cloud(job.project, plane=leg.provider)
-            store = StateFile(cloud.api, leg.name)
-            options = replace(self._options(leg), provider=leg.provider)
-            plan = plan_watch(cloud, leg.name, options, spec, store=store)
-            from tpuctl.remote.hosts import split_user
-
-            login = Login(split_user(leg.name)[0])
-            actions = _CloudLeg(cloud, login, sink=self._sink, note=self._note, **talk)
-        elif isinstance(provider, Supervised):
-            store = StateFile(Place(provider.abilities.name, provider.endpoint), leg.name)
-            options = replace(self._options(leg), zones=(), max_usd=None, spot=None, queued=None)
-            plan = plan_on_provider(provider, leg.name, options, spec, store=store)
-            recipe = replace(plan.watch_state.recipe, max_units=job.max_units)
-            plan = replace(plan, watch_state=replace(plan.watch_state, recipe=recipe))
-            actions = _ProviderLeg(provider, login, sink=self._sink, note=self._note, **talk)
-        else:
-            raise provider.abilities.refuse("watch")
+        store, make_plan, act_on = open_target(
+            provider, leg.name, project=job.project, kinds=(_CloudLeg, _ProviderLeg)
+        )
+        options = replace(self._options(leg), provider=leg.provider)
+        if not is_plane(provider):
+            options = replace(
+                options, zones=(), max_usd=None, spot=None, queued=None, provider=None
+            )
+        plan = make_plan(options, spec, store=store)
+        state = plan.watch_state
+        if not is_plane(provider):
+            state = replace(state, recipe=replace(state.recipe, max_units=job.max_units))
+        actions = act_on(Login(), sink=self._sink, note=self._note, **self._talk)
         self._clock = actions.clock
-        actions.carry(job, leg, self._count)
+        actions.prepare(job, leg, self._count)
         with store.alone():
-            state = plan.watch_state
             ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
         return _concluded(self._ledger.open or leg, ended, actions)
 
@@ -323,7 +310,7 @@ class Relay:
         """Run the job in a session on Kaggle; a run that is known is followed to its end."""
         from tpuctl.providers.kaggle.client import KaggleClient
         from tpuctl.providers.kaggle.follow import finish, follow
-        from tpuctl.providers.kaggle.runs import PREFIX, KaggleJob, RunStore, plan_run, submit
+        from tpuctl.providers.kaggle.runs import PREFIX, HostedJob, RunStore, plan_run, submit
 
         client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
         self._clock, name = client.clock, f"{PREFIX}{leg.name}"
@@ -331,9 +318,9 @@ class Relay:
         if run is None or not run.version:
             spec = self._job.spec
             sources = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
-            asked = KaggleJob(
+            asked = HostedJob(
                 Path(spec.command[-1]),
-                {"command": spec.command, "env": {**spec.env, **_told(leg.number)}},
+                {"command": spec.command, "env": {**spec.env, **attempt_variables(leg.number)}},
                 tuple((Path(path), place) for path, place in sources),
                 limit_s=self._job.options.ttl_s,
                 job=leg.name,

@@ -2,8 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+from tpuctl.cloud.connect import open_cloud
 from tpuctl.errors import StoppedError, TpuctlError, WriteError
+from tpuctl.providers.port import Provider
+from tpuctl.providers.registry import is_plane
+from tpuctl.supervise.actions import Actions
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -24,7 +30,9 @@ from tpuctl.supervise.models import (
     WatchEnd,
     WatchState,
 )
-from tpuctl.supervise.state import StateFile, next_state
+from tpuctl.supervise.plan import WatchPlan, plan_on_provider, plan_watch
+from tpuctl.supervise.provider_actions import ProviderActions, Supervised
+from tpuctl.supervise.state import Place, StateFile, next_state
 from tpuctl.supervise.worker_actions import WorkerActions
 
 
@@ -47,6 +55,32 @@ def watch(
     however it ended. On Ctrl-C the job keeps running.
     """
     return _Watch(actions, state, spec, store, note, show).run(delete_at_end=delete_at_end)
+
+
+MakePlan = Callable[..., WatchPlan]
+MakeActions = Callable[..., Any]
+
+
+def open_target(
+    owner: Provider,
+    name: str,
+    *,
+    project: str | None = None,
+    on_warning: Callable[[str], None] = lambda text: None,
+    kinds: tuple[MakeActions, MakeActions] = (Actions, ProviderActions),
+) -> tuple[StateFile, MakePlan, MakeActions]:
+    """Return the state file of a watch, and how to plan it and to act on its provider.
+
+    `kinds` are the actions on a Cloud TPU and on any other provider. Raises UnsupportedError.
+    """
+    if is_plane(owner):
+        cloud = open_cloud(project, plane=owner.abilities.name, on_warning=on_warning)
+        plan = partial(plan_watch, cloud, name, check=owner.abilities.check)
+        return StateFile(cloud.api, name), plan, partial(kinds[0], cloud)
+    if not isinstance(owner, Supervised):
+        raise owner.abilities.refuse("watch", name=name)
+    store = StateFile(Place(owner.abilities.name, owner.endpoint), name)
+    return store, partial(plan_on_provider, owner, name), partial(kinds[1], owner)
 
 
 @dataclass

@@ -113,11 +113,11 @@ def _observe_node(
         state,
         node.id,
         node.zone,
-        known=known if kind == "usable" or node.was_cut else None,
+        known=known if kind == "usable" or node.is_partly_deleted else None,
         is_ours=is_ours,
-        healthy=not tpu.ailments,
-        on_purpose=node.was_cut,
-        why_gone=node.health_description if node.was_cut else "",
+        healthy=not tpu.health_warnings,
+        on_purpose=node.is_partly_deleted,
+        why_gone=node.health_description if node.is_partly_deleted else "",
         expired=bool(tpu.expires and tpu.expires <= now),
     )
 

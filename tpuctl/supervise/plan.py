@@ -163,13 +163,10 @@ def plan_watch(
         price = list_price(recipe.provider, kind, zones[0], model)
     elsewhere = ((zone, why_disks_elsewhere(zone, recipe.data_disks)) for zone in recipe.zones)
     return WatchPlan(
-        **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},
+        **_known(state, spec),
         zone=zones[0] if zones else None,
         state=resource.state if resource else ("READY" if state.tpu else None),
         usd_per_hour=price,
-        goes_on_with=state.open.job if state.open else None,
-        watch_state=state,
-        spec=spec,
         warnings=tuple(f"Skipping {zone}: {why}." for zone, why in elsewhere if why),
     )
 
@@ -198,16 +195,20 @@ def plan_on_provider(
     provider.abilities.check(recipe)
     state = replace(state or WatchState(uuid.uuid4().hex, name, recipe), recipe=recipe)
     return WatchPlan(
-        **{**shared(WatchPlan, recipe), **shared(WatchPlan, spec), "name": name},
+        **_known(state, spec),
         zone=None,
         state=found.state if found else None,
         usd_per_hour=found.usd_per_hour if found else None,
-        goes_on_with=state.open.job if state.open else None,
-        watch_state=state,
-        spec=spec,
         hosted_by=provider.abilities.title,
         units_per_hour=found.units_per_hour if found else None,
     )
+
+
+def _known(state: WatchState, spec: JobSpec) -> dict[str, Any]:
+    """Return the fields of a plan that the state and the job say."""
+    known = {**shared(WatchPlan, state.recipe), **shared(WatchPlan, spec), "name": state.name}
+    resumes = state.open.job if state.open else None
+    return {**known, "goes_on_with": resumes, "watch_state": state, "spec": spec}
 
 
 def _interrupted(name: str, spec: JobSpec, store: StateFile, *, fresh: bool) -> WatchState | None:

@@ -1,23 +1,17 @@
 """Watch a TPU of a provider behind the port, such as a runtime on Colab."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.create import NotCreated
 from tpuctl.cloud.plan import CreateOptions
 from tpuctl.cloud.tpu import Tpu
 from tpuctl.errors import TpuctlError
-from tpuctl.progress import OnProgress, silent
-from tpuctl.providers.port import Login as ProviderLogin
-from tpuctl.providers.port import Provider, Reached
-from tpuctl.remote.access import Access
-from tpuctl.remote.hosts import Host
-from tpuctl.remote.output import Sink
+from tpuctl.progress import silent
+from tpuctl.providers.port import Login, Provider, Reached
 from tpuctl.supervise.models import KnownTpu, TpuObservation, WatchState
-from tpuctl.supervise.worker_actions import Login, WorkerActions
+from tpuctl.supervise.worker_actions import WorkerActions
 
 
 @runtime_checkable
@@ -42,19 +36,10 @@ class Supervised(Provider, Protocol):
 class ProviderActions(WorkerActions):
     """The side effects of a watch of a TPU that a provider knows by its name."""
 
-    def __init__(
-        self,
-        provider: Supervised,
-        login: Login,
-        *,
-        sink: Sink,
-        note: Callable[[str], None],
-        progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
-    ) -> None:
-        super().__init__(login, sink=sink, note=note)
-        self._provider, self._progress, self.clock = provider, progress, provider.clock
+    def __init__(self, provider: Supervised, login: Login, **talk: Any) -> None:
+        super().__init__(login, **talk)
+        self._provider, self.clock = provider, provider.clock
         self._tpu: Tpu | None = None
-        self._reached: tuple[str, Reached] | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -105,22 +90,17 @@ class ProviderActions(WorkerActions):
                 raise done.failures[0]
 
     def _type(self) -> str:
-        assert self._tpu, "only a usable TPU is asked"
-        return self._tpu.accelerator_type
+        return self._usable().accelerator_type
 
-    def _workers(self) -> tuple[tuple[Host, ...], Access]:
+    def _place(self) -> object:
+        return self._usable().id
+
+    def _reach(self) -> Reached:
+        return self._provider.reach(self._usable().name, self._login)
+
+    def _usable(self) -> Tpu:
         assert self._tpu, "only a usable TPU is asked"
-        given = self._login
-        if self._reached is None or self._reached[0] != self._tpu.id:
-            login = ProviderLogin(
-                given.user if given.is_given else "",
-                key=given.key,
-                jump=given.jump,
-                internal_ip=given.internal_ip,
-                on_warning=self._note,
-            )
-            self._reached = (self._tpu.id, self._provider.reach(self._tpu.name, login))
-        return self._reached[1][:2]
+        return self._tpu
 
 
 def find_tpu(provider: Provider, name: str) -> Tpu | None:

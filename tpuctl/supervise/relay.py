@@ -115,8 +115,8 @@ def next_step(ledger: Ledger, places: tuple[str, ...], *, max_crashes: int) -> G
     if here == len(places) - 1 and all(leg.end == "refused" for leg in round_):
         if any(leg.may_come for leg in round_):
             return Pause()
-        told = "; ".join(f"{leg.provider}: {leg.reason}" for leg in round_)
-        return End(NoCapacityError(f"None of these has a TPU. {told}", hint="tpuctl offers"))
+        text = "; ".join(f"{leg.provider}: {leg.reason}" for leg in round_)
+        return End(NoCapacityError(f"None of these has a TPU. {text}", hint="tpuctl offers"))
     return Go((here + 1) % len(places))
 
 
@@ -192,7 +192,8 @@ class LedgerFile:
 
     def load(self, *, fresh: bool = False) -> Ledger:
         """Read the ledger; a new one where there is none, or where the job has ended."""
-        new = Ledger(f"{self.id[:6]}{hashlib.sha256(str(self._stamp()).encode()).hexdigest()[:4]}")
+        stamp = self._path.stat().st_mtime_ns if self._path.exists() else 0
+        new = Ledger(f"{self.id[:6]}{hashlib.sha256(str(stamp).encode()).hexdigest()[:4]}")
         try:
             document = read_json(self._path)
             saved = from_plain(Ledger, document["ledger"])
@@ -201,12 +202,9 @@ class LedgerFile:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if fresh:
                 return new
-            told = f"Could not read {self._path}, the ledger of this command: {error}."
-            raise InvalidInputError(told, hint="To start over: add --fresh.") from error
+            text = f"Could not read {self._path}, the ledger of this command: {error}."
+            raise InvalidInputError(text, hint="To start over: add --fresh.") from error
         return new if saved.is_over or fresh else saved
-
-    def _stamp(self) -> int:
-        return self._path.stat().st_mtime_ns if self._path.exists() else 0
 
     def save(self, ledger: Ledger) -> None:
         """Write the ledger; raises WriteError."""

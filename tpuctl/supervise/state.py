@@ -173,6 +173,6 @@ class StateFile:
 
 
 def job_digest(spec: JobSpec) -> str:
-    """Identify a job by its command, variables, code and folder; our patience does not count."""
+    """Identify a job by its command, variables, code and folder, not by its limits."""
     words = [list(spec.command), sorted(spec.env.items()), spec.code, spec.folder]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()

@@ -1,13 +1,15 @@
 """What a watch does on the workers of a TPU, whichever provider it is from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.tpu import known_type
 from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.progress import OnProgress, silent
+from tpuctl.providers.port import Login, Reached
 from tpuctl.remote.access import Access
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
@@ -33,16 +35,9 @@ ATTEMPT, RESUME = "TPUCTL_ATTEMPT", "TPUCTL_RESUME"
 TAIL_LINES = 20
 
 
-@dataclass(frozen=True)
-class Login:
-    """How to log in to the workers; `is_given` means that OS Login must not change the user."""
-
-    user: str
-    key: Path | None = None
-    jump: Host | None = None
-    internal_ip: bool = False
-    iap: bool = False
-    is_given: bool = False
+def attempt_variables(number: int) -> dict[str, str]:
+    """Return what a job is told about its attempt."""
+    return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
 
 
 class WorkerActions:
@@ -50,9 +45,18 @@ class WorkerActions:
 
     clock: Clock
 
-    def __init__(self, login: Login, *, sink: Sink, note: Callable[[str], None]) -> None:
-        self._login, self._sink, self._note = login, sink, note
+    def __init__(
+        self,
+        login: Login,
+        *,
+        sink: Sink,
+        note: Callable[[str], None],
+        progress: Callable[[], AbstractContextManager[OnProgress]] = lambda: nullcontext(silent),
+    ) -> None:
+        self._login = replace(login, on_warning=note)
+        self._sink, self._note, self._progress = sink, note, progress
         self._offsets: dict[str, dict[int, int]] = {}
+        self._reached: tuple[object, Reached] | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -71,11 +75,22 @@ class WorkerActions:
         """Delete exactly the TPU that was observed last, and wait until it is gone."""
         raise NotImplementedError
 
-    def _workers(self) -> tuple[tuple[Host, ...], Access]:
-        raise NotImplementedError
-
     def _type(self) -> str:
         raise NotImplementedError
+
+    def _place(self) -> object:
+        """Return what changes when the workers are others."""
+        raise NotImplementedError
+
+    def _reach(self) -> Reached:
+        raise NotImplementedError
+
+    def _workers(self) -> tuple[tuple[Host, ...], Access]:
+        """Return the workers of the TPU that was observed last; sends them our key once."""
+        place = self._place()
+        if self._reached is None or self._reached[0] != place:
+            self._reached = (place, self._reach())
+        return self._reached[1][:2]
 
     def ask(self, state: WatchState) -> WorkersObservation:
         """Ask every worker of the TPU that was observed last."""
@@ -86,7 +101,7 @@ class WorkerActions:
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
         """Return what the job is told about its attempt."""
-        return {ATTEMPT: str(step.number), **({RESUME: "1"} if step.number > 1 else {})}
+        return attempt_variables(step.number)
 
     def launch(self, spec: JobSpec, step: LaunchJob) -> None:
         """Copy the code and start the job on every worker."""

@@ -31,7 +31,7 @@ _STATUSES = {
          "RESERVATION_CAPACITY_EXCEEDED"), 400
     ),
 }  # fmt: skip
-_MOST_PAGES = 200
+_MAX_PAGES = 200
 
 Json = dict[str, Any]
 
@@ -88,7 +88,7 @@ class ComputeHttp:
         size: str = "maxResults",
     ) -> Iterator[Json]:
         asked = {**query, size: str(PAGE_SIZE)}
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = self._send(method, url, context, None, asked)
             yield page
             if not page.get("nextPageToken"):

@@ -51,8 +51,10 @@ class Slices:
             if operation := self._insert(path, body, mark, context):
                 self._finish(operation, context)
         body = group_body(request, mark, project)
-        found = self._insert(groups, body, mark, context)
-        return found or self._done(groups, request.name)
+        if found := self._insert(groups, body, mark, context):
+            return found
+        done = {"name": request.name, "status": "DONE", "operationType": "insert"}
+        return {**done, "selfLink": groups}
 
     def _mark(self, request: NodeRequest, context: RequestContext) -> Mark:
         """Make the mark of a request, or read the one that it began with: it has the time."""
@@ -112,7 +114,7 @@ class Slices:
             node = reading.with_departure(node, cause)
             if node.state == "DELETING":
                 # Of its VMs, not of the group, so that nothing deletes the rest.
-                node = replace(node, state="TERMINATED", was_cut=True)
+                node = replace(node, state="TERMINATED", is_partly_deleted=True)
         # A flex-start waits through a lack of capacity; everything else is refused by it.
         waits = node.flex and all(isinstance(error, NoCapacityError) for error in errors)
         if errors and node.state in ("CREATING", "PENDING"):
@@ -182,9 +184,6 @@ class Slices:
             if known is None or known.create_id != mark.create_id:
                 raise
             return None
-
-    def _done(self, groups: str, name: str) -> Json:
-        return {"name": name, "status": "DONE", "operationType": "insert", "selfLink": groups}
 
     def _finish(self, operation: Json, context: RequestContext) -> None:
         """Wait until a part exists, because the next one refers to it."""

@@ -123,9 +123,9 @@ def node_of_slice(group: Json, instances: Sequence[Json], managed: Sequence[Json
     down = [
         f"{e.get('name')} is {e.get('status')}" for e in ordered if e.get("status") != "RUNNING"
     ]
-    told = ", ".join(down) if len(down) < len(ordered) else ""
+    text = ", ".join(down) if len(down) < len(ordered) else ""
     share = billed / max(size, len(ordered), 1)
-    return replace(node, billed_share=share, health_description=told)
+    return replace(node, billed_share=share, health_description=text)
 
 
 def with_departure(node: Node, departure: Departure | None) -> Node:
@@ -213,7 +213,11 @@ def _node(
         reserved=model == "RESERVATION_BOUND",
         endpoints=tuple(_endpoint(each) for each in instances),
         labels={**labels, LABEL_CREATE_ID: mark.create_id} if mark else labels,
-        data_disks=_data_disks(first),
+        data_disks=tuple(
+            DataDisk(path_of({"selfLink": disk.get("source")}), disk.get("mode") == "READ_ONLY")
+            for disk in first.get("disks") or ()
+            if not disk.get("boot")
+        ),
         metadata={k: v for k, v in metadata.items() if k not in _OF_GROUPS},
         network=network.get("network"),
         subnetwork=network.get("subnetwork"),
@@ -241,14 +245,6 @@ def _expires(instances: Sequence[Json], labels: dict[str, str], state: str) -> d
         return None
     began = min(read_time(each.get("creationTimestamp")) for each in instances)
     return began + timedelta(seconds=min(int(ttl), 10**9))
-
-
-def _data_disks(instance: Json) -> tuple[DataDisk, ...]:
-    return tuple(
-        DataDisk(path_of({"selfLink": disk.get("source")}), disk.get("mode") == "READ_ONLY")
-        for disk in instance.get("disks") or ()
-        if not disk.get("boot")
-    )
 
 
 def _endpoint(instance: Json) -> Endpoint:

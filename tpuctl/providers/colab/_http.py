@@ -34,7 +34,7 @@ TUNNEL = "https://colab.research.google.com"
 PUBLIC = "https://colaboratory.googleapis.com"
 _TIMEOUT_S = (10.0, 200.0)
 _GUARD = ")]}'"
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 LOGIN = "gcloud auth application-default login --scopes=" + ",".join(facts()["scopes"])
 
 
@@ -135,7 +135,7 @@ class Http:
                 stream=True,
             )
             with reply:
-                text = read_reply(reply, _MOST_BYTES, "Colab").decode("utf-8", "replace")
+                text = read_reply(reply, _MAX_BYTES, "Colab").decode("utf-8", "replace")
         except google.auth.exceptions.RefreshError as error:
             raise self._expired(str(error)) from error
         except (google.auth.exceptions.TransportError, requests.RequestException) as error:

@@ -41,11 +41,13 @@ class TunnelPlane:
             token = {"X-Goog-Colab-Token": str(asked.get("token", ""))}
             asked = self._assign("POST", key, accelerator, token)
         if not asked.get("endpoint"):
-            raise refusal(_OUTCOMES.get(_number(asked.get("outcome")), "no runtime"), accelerator)
+            outcome = asked.get("outcome")
+            known = _OUTCOMES.get(outcome) if isinstance(outcome, int) else None
+            raise refusal(known or "no runtime", accelerator)
         return _assigned(asked, self.clock.now())
 
     def _assign(self, verb: str, key: str, accelerator: str, more: Mapping[str, str]) -> Any:
-        query = {"nbh": _nbh(key), "authuser": "0"}
+        query = {"nbh": key.replace("-", "_").ljust(44, "."), "authuser": "0"}
         if accelerator:
             query |= {"variant": "TPU", "accelerator": accelerator}
         doing = f"create a runtime with a {accelerator}" if accelerator else "find a runtime"
@@ -272,10 +274,6 @@ def _assigned(item: Mapping[str, Any], now: datetime) -> Runtime:
     )
 
 
-def _nbh(key: str) -> str:
-    return key.replace("-", "_").ljust(44, ".")
-
-
 def _name(key: str) -> str:
     return f"tpuctl-{key}"[:63].rstrip("-")
 
@@ -283,10 +281,6 @@ def _name(key: str) -> str:
 def _float(value: Any) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number else None
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _time(text: Any) -> datetime | None:

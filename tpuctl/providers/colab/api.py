@@ -1,23 +1,19 @@
 """The requests that tpuctl sends to Colab, whichever of its two control planes answers."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from tpuctl.clock import Clock
+from tpuctl.codec import load_facts
 from tpuctl.errors import InvalidInputError, NoCapacityError, QuotaExceededError, TpuctlError
 from tpuctl.hardware.types import describe
 
 
-@cache
 def facts() -> dict[str, Any]:
-    """Load the dated facts about Colab."""
-    path = Path(__file__).parent / "data" / "colab.json"
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
+    """Return the dated facts about Colab."""
+    return load_facts(Path(__file__).parent / "data" / "colab.json")
 
 
 def accelerator_for(accelerator_type: str) -> tuple[str, str]:

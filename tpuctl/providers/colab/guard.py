@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 
 from tpuctl.errors import TpuctlError
 from tpuctl.providers.colab.api import ColabApi
-from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records, is_held
+from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records
 from tpuctl.start_python import child_environment, python_command
-from tpuctl.storage.local import ensure_folder
+from tpuctl.storage.local import ensure_folder, is_locked
 
 LOOK_S = 60.0
 KEEP_ALIVE_S = 300.0
@@ -31,7 +31,7 @@ FETCHED = "the output was fetched"
 
 def has_guard(records: Records, name: str) -> bool:
     """Whether a guard of this runtime runs."""
-    return is_held(records.lock(name, LOCK))
+    return is_locked(records.lock(name, LOCK))
 
 
 def start_guard(records: Records, name: str) -> None:
@@ -110,7 +110,9 @@ class Guard:
                 record = self._fetch(self._records, record)
         if why := why_delete(record, now, has_ended=has_ended):
             return self._delete(record, why)
-        if "running" in states.values() and self._is_keep_alive_due(now):
+        last = self._kept_alive
+        is_due = last is None or now - last >= timedelta(seconds=KEEP_ALIVE_S)
+        if "running" in states.values() and is_due:
             self._api.keep_alive(record.runtime_id)
             self._kept_alive = now
         return True
@@ -136,10 +138,6 @@ class Guard:
         sys.stderr.write(f"{self._api.clock.now():%F %T} deleted {record.runtime_id}: {why}\n")
         self._records.forget(record, why)
         return False
-
-    def _is_keep_alive_due(self, now: datetime) -> bool:
-        last = self._kept_alive
-        return last is None or now - last >= timedelta(seconds=KEEP_ALIVE_S)
 
 
 def next_look_s(record: Record | None, now: datetime) -> float:

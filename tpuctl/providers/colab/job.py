@@ -69,7 +69,7 @@ def finish(name: str) -> str:
     return f"{where}; the runtime {name} was deleted."
 
 
-def give_up(name: str, job: str) -> None:
+def delete_unused(name: str, job: str) -> None:
     """Delete a runtime on which no job was started: it would use units for nothing."""
     if not has_job(name, job):
         _delete(name)

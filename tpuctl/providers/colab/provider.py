@@ -6,20 +6,17 @@ from functools import cached_property
 
 from tpuctl.clock import Clock
 from tpuctl.cloud.create import Choice, Created, NotCreated, OnAttempt
-from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
+from tpuctl.cloud.delete import DeleteResult, TpuDeletion
 from tpuctl.cloud.follow import ZoneAttempt
-from tpuctl.cloud.gc import GcResult, Orphan
+from tpuctl.cloud.gc import GcResult, orphan_of
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.models import Node, shared
 from tpuctl.cloud.plan import CreateOptions, CreatePlan
 from tpuctl.cloud.retry import Polling
-from tpuctl.cloud.tpu import Balance, Tpu, Worker, known_type
-from tpuctl.errors import (
-    NotFoundError,
-    TpuctlError,
-    WorkerUnreachableError,
-)
+from tpuctl.cloud.tpu import Balance, Tpu, Worker, type_facts
+from tpuctl.errors import NotFoundError, TpuctlError, WorkerUnreachableError
 from tpuctl.progress import OnProgress, Progress
+from tpuctl.providers.batch import delete_each, delete_orphans_still, plan_deletions
 from tpuctl.providers.colab import guard
 from tpuctl.providers.colab.api import ColabApi, Runtime, Units, accelerator_for, type_of
 from tpuctl.providers.colab.create import Creation, find_runtime, open_api
@@ -173,7 +170,6 @@ class Colab:
             for record in self._settled(runtimes)
         }
         tpus = tuple(self._describe(each, known.get(each.id), units) for each in runtimes)
-        emulated = bool(self.endpoint)
         waiting = [record for record in self._records.all() if record.phase == "intended"]
         notes = tuple(
             f"The create of {record.name} on Colab was interrupted, and may have a runtime: repeat "
@@ -182,9 +178,13 @@ class Colab:
             if not self._records.is_being_created(record.name)
         )
         return TpuList(
-            None, tpus, (), (), 0.0, 0.0, 0, emulated, balances=(balance_of(units),), notes=notes,
+            None,
+            tpus,
+            emulated=bool(self.endpoint),
+            balances=(balance_of(units),),
+            notes=notes,
             place="on Colab",
-        )  # fmt: skip
+        )
 
     def _interrupted(self, record: Record) -> Runtime | None:
         """Return the runtime of a create that was interrupted; None for any other record."""
@@ -204,26 +204,19 @@ class Colab:
 
     def _describe(self, runtime: Runtime, record: Record | None, units: Units) -> Tpu:
         ours = type_of(runtime.accelerator)
-        kind = known_type(ours)
         now = self._api.clock.now()
         balance = balance_of(units)
         return Tpu(
             name=record.name if record else runtime.id,
             zone=None,
             accelerator_type=ours,
-            generation=kind.generation if kind else None,
-            chips=kind.chips if kind else None,
+            **type_facts(ours),
             workers=(Worker(0, None, None, "READY"),),
             state="CREATING" if record and record.phase == "intended" else "READY",
-            health="UNKNOWN",
-            spot=False,
-            queued_resource=None,
             runtime_version=NAME,
             created=record.created if record else now,
             expires=record.expires if record else None,
             labels={} if record else dict(_FOREIGN),
-            usd_per_hour=None,
-            usd_so_far=None,
             emulated=bool(self.endpoint),
             id=runtime.id,
             as_of=now,
@@ -253,47 +246,43 @@ class Colab:
 
     def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
         """Find runtimes by name; one that is not ours only by its id."""
-        listed = self.list(None)
-        tpus = {tpu.name: tpu for tpu in listed.tpus if names is not None or not tpu.labels}
-        found: list[TpuDeletion] = []
-        gone: list[DeletedEarlier] = []
-        failures: list[TpuctlError] = []
-        for name in dict.fromkeys(names if names is not None else tpus):
+        listed = self.list(None).tpus
+        found = {tpu.name: tpu for tpu in listed if names is not None or not tpu.labels}
+        for name in names or ():
             record = self._records.find(name)
-            if name in tpus:
-                found.append(_deletion(tpus[name]))
-            elif record and (late := find_runtime(self._api, record)):
-                found.append(_deletion(self._describe(late, record, Units(None, None))))
-            elif record or self.was_deleted(name):
-                if record:
-                    self._records.forget(record)
-                gone.append(DeletedEarlier(name, None))
-            else:
-                failures.append(self._not_found(name))
-        if len(failures) == 1 and not found and not gone:
-            raise failures[0]
-        return DeleteResult(tuple(found), tuple(gone), not_planned=tuple(failures)).summed()
+            if record and name not in found and (late := find_runtime(self._api, record)):
+                found[name] = self._describe(late, record, Units(None, None))
+
+        def was_ours(name: str) -> bool:
+            record = self._records.find(name)
+            if record:
+                self._records.forget(record)
+            return record is not None or self.was_deleted(name)
+
+        return plan_deletions(
+            names,
+            found,
+            lambda name: _deletion(found[name]),
+            was_ours=was_ours,
+            missing=self._not_found,
+        )
 
     def delete(
         self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
     ) -> DeleteResult:
         """Delete runtimes, each checked to be gone afterwards."""
-        done = tuple(map(self._delete, plan.tpus))
-        return replace(plan, tpus=done, dry_run=False).summed()
+        return delete_each(plan, self._delete)
 
     def _delete(self, planned: TpuDeletion) -> TpuDeletion:
         record = self._records.find(planned.name)
         runtime_id = planned.id
-        try:
-            if record:
-                host = self._reach(replace(record, runtime_id=runtime_id), Login())
-                if host.access.shared:
-                    host.access.shared.stop(host.hosts[0])
-            self._api.delete(runtime_id)
-            if runtime_id in {each.id for each in self._api.list()}:
-                raise TpuctlError(f"{planned.name} on Colab is still listed after its deletion.")
-        except TpuctlError as error:
-            return replace(planned, outcome="failed", reason=str(error), error=error)
+        if record:
+            host = self._reach(replace(record, runtime_id=runtime_id), Login())
+            if host.access.shared:
+                host.access.shared.stop(host.hosts[0])
+        self._api.delete(runtime_id)
+        if runtime_id in {each.id for each in self._api.list()}:
+            raise TpuctlError(f"{planned.name} on Colab is still listed after its deletion.")
         if record:
             self._records.forget(record, "a user deleted it")
         return replace(planned, outcome="deleted")
@@ -312,20 +301,13 @@ class Colab:
                     self._records.forget(record)
             if runtime and reason:
                 tpu = self._describe(runtime, record, Units(None, None))
-                found.append(_orphan(_deletion(tpu), reason))
+                found.append(orphan_of(_deletion(tpu), reason))
         return GcResult(tuple(found)).summed()
 
     def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
         """Delete the orphans that still are orphans."""
-        still = {each.name: each for each in self.find_orphans(None).found}
-        done = []
-        for orphan in found.found:
-            if orphan.name in still:
-                done.append(_orphan(self._delete(orphan.deletion), orphan.reason))
-            else:
-                kept = replace(orphan.deletion, outcome="left_alone")
-                done.append(_orphan(kept, orphan.reason))
-        return GcResult(tuple(done), acted=True).summed()
+        still = {each.name for each in self.find_orphans(None).found}
+        return delete_orphans_still(found, lambda orphan: orphan.name in still, self._delete)
 
     def offers(self, accelerator_type: str | None) -> tuple[ProviderOffer, ...]:
         """Offer the accelerators that Colab has, with the balance and whether we may have them."""
@@ -383,24 +365,7 @@ def job_states(record: Record) -> dict[str, str]:
 
 
 def _deletion(tpu: Tpu) -> TpuDeletion:
+    kind = tpu.accelerator_type
     return TpuDeletion(
-        kind="runtime",
-        name=tpu.name,
-        zone=None,
-        state=tpu.state,
-        accelerator_type=tpu.accelerator_type,
-        chips=tpu.chips,
-        usd_per_hour=None,
-        queued_resource=None,
-        takes_along=(),
-        remaining_disks=(),
-        provider=NAME,
-        id=tpu.id,
-    )
-
-
-def _orphan(deletion: TpuDeletion, reason: str) -> Orphan:
-    action = "delete" if deletion.outcome == "planned" else deletion.outcome
-    return Orphan(
-        **{**shared(Orphan, deletion), "reason": reason}, action=action, deletion=deletion
+        "runtime", tpu.name, None, tpu.state, kind, tpu.chips, provider=NAME, id=tpu.id
     )

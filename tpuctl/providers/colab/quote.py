@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from tpuctl.cloud.plan import CreateOptions, check_name
-from tpuctl.cloud.tpu import Balance, known_type
+from tpuctl.cloud.tpu import Balance, type_facts
 from tpuctl.errors import InvalidArgumentError, InvalidInputError, WriteError
 from tpuctl.providers.colab.api import (
     ColabApi,
@@ -34,7 +34,6 @@ def plan_runtime(
     eligible = api.eligible()
     if eligible is not None and not eligible.get(theirs):
         raise refusal("NOT_ELIGIBLE", theirs)
-    units, kind = api.units(), known_type(ours)
     rate = _rate(records, theirs)
     if options.max_units is not None and rate is None:
         on_warning(
@@ -45,14 +44,13 @@ def plan_runtime(
         name=options.name,
         provider=NAME,
         accelerator_type=ours,
-        generation=kind.generation if kind else None,
-        chips=kind.chips if kind else None,
+        **type_facts(ours),
         provisioning="units",
         ttl_s=options.ttl_s,
         max_units=options.max_units,
         units_per_hour=rate,
         limit_hours=facts()["limit_hours"]["paid"],
-        balance=balance_of(units),
+        balance=balance_of(api.units()),
         options=options,
         warnings=_terms(records),
         reasons=(f"Colab's control plane: {api.plane}",),

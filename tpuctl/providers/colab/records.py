@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpuctl.codec import from_plain, read_json, to_plain
-from tpuctl.errors import TryAgainError, WriteError
+from tpuctl.errors import WriteError
 from tpuctl.settings import load_settings, state_dir
-from tpuctl.storage.local import ensure_folder, locked, write_atomically
+from tpuctl.storage.local import ensure_folder, is_locked, locked, write_atomically
 
 SCHEMA = "tpuctl-colab/1"
 TAKEN_AWAY = "Colab took it away"
@@ -122,7 +122,7 @@ class Records:
 
     def is_being_created(self, name: str) -> bool:
         """Whether a living process is creating it."""
-        return is_held(self.lock(name))
+        return is_locked(self.lock(name))
 
     def path(self, name: str, kind: str = "json") -> Path:
         """Return a file of a runtime."""
@@ -131,14 +131,3 @@ class Records:
     def lock(self, name: str, kind: str = "creating") -> Path:
         """Return a lock file of a runtime."""
         return self.path(name, f"{kind}.lock")
-
-
-def is_held(path: Path) -> bool:
-    """Whether a living process holds a lock."""
-    if not path.exists():
-        return False
-    try:
-        with locked(path, wait_s=0, busy=""):
-            return False
-    except TryAgainError:
-        return True

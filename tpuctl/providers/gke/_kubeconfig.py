@@ -1,8 +1,10 @@
-"""The user's kubeconfig: which cluster, how to trust it, and what to log in with."""
+"""The YAML of Kubernetes: the user's kubeconfig, what to log in with, and manifests to write."""
 
 import base64
 import json
+import math
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -23,7 +25,7 @@ from tpuctl.units import format_duration
 
 HOW_TO_LOG_IN = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
 _EMULATOR = "tpuctl-emulator"
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 _PLUGIN_S = 120.0
 _EARLY = timedelta(seconds=60)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -95,17 +97,44 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return super().compose_node(parent, index)
 
 
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]+")
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _write_text(dumper: Any, text: str) -> Any:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError("A manifest cannot hold text that is not Unicode.") from None
+    # Quoted unless every reader takes it for text: they differ about 1e3 and y.
+    style = "|" if "\n" in text else None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _write_text)
+
+
+def to_yaml(document: Any) -> str:
+    """Write a manifest as YAML that people can read, and every reader reads alike."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return str(yaml.dump(document, Dumper=_Dumper, **options))
+
+
 def _read(path: Path) -> Part:
     if path == Path(os.devnull):
         return {}
     try:
-        document = _Loader(read_limited(path, _LARGEST)).get_single_data() or {}
+        document = _Loader(read_limited(path, _MAX_BYTES)).get_single_data() or {}
     except FileNotFoundError:
         return {}
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told = f"Could not read the kubeconfig {path}: {why}."
-        raise InvalidInputError(told, hint=HOW_TO_LOG_IN) from error
+        text = f"Could not read the kubeconfig {path}: {why}."
+        raise InvalidInputError(text, hint=HOW_TO_LOG_IN) from error
     if not isinstance(document, dict):
         raise InvalidInputError(f"{path} is not a kubeconfig.", hint=HOW_TO_LOG_IN)
     return document
@@ -264,9 +293,9 @@ def _ask_plugin(context: Context) -> Part:
         status: Mapping[str, Any] = answer["status"]
         return dict(status)
     except subprocess.TimeoutExpired:
-        told = f"The login plugin {command} of the context {context.name} did not answer"
+        text = f"The login plugin {command} of the context {context.name} did not answer"
         hint = "gcloud auth login, or: kubectl cluster-info"
-        raise UnavailableError(f"{told} for {format_duration(_PLUGIN_S)}.", hint=hint) from None
+        raise UnavailableError(f"{text} for {format_duration(_PLUGIN_S)}.", hint=hint) from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise _plugin_failed(context, lines[-1]) from None

@@ -38,9 +38,9 @@ KUEUE = "apis/kueue.x-k8s.io"
 CORE = "api/v1"
 _TIMEOUT_S = 60.0
 _SILENCE_S = 300.0
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _PIECE, _LONGEST_LINE = 1 << 16, 1 << 20
-_PAGE, _MOST_PAGES = 500, 200
+_PAGE, _MAX_PAGES = 500, 200
 _VERBS = {"GET": "read", "POST": "create", "PATCH": "change", "DELETE": "delete"}
 _REACHED = "kubectl cluster-info shows whether it answers. Then run the same command again."
 _KINDS: dict[int, type[TpuctlError]] = {
@@ -88,7 +88,7 @@ class Cluster:
     def list(self, path: str, **query: str) -> Iterator[Json]:
         """Read all objects, page by page."""
         more: dict[str, str] = {}
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = self._call("GET", path, None, {**query, "limit": str(_PAGE), **more})
             yield from (each for each in page.get("items") or () if isinstance(each, dict))
             token = (page.get("metadata") or {}).get("continue")
@@ -127,7 +127,7 @@ class Cluster:
     def _call(self, verb: str, path: str, body: Json | None, query: Mapping[str, str]) -> Json:
         def send() -> Json:
             with self._sent(verb, path, body, query, _TIMEOUT_S) as reply:
-                data = reply.read(_MOST_BYTES)
+                data = reply.read(_MAX_BYTES)
             try:
                 document = json.loads(data)
             except (ValueError, RecursionError):
@@ -169,9 +169,9 @@ class Cluster:
             why = getattr(error, "reason", error)
             host = urlsplit(self.context.server).hostname
             if isinstance(why, ssl.SSLCertVerificationError):
-                told = f"The cluster {self.context.name} ({host}) has no valid certificate"
+                text = f"The cluster {self.context.name} ({host}) has no valid certificate"
                 hint = "gcloud container clusters get-credentials CLUSTER --location LOCATION"
-                raise NotLoggedInError(f"{told}: {why.verify_message}.", hint=hint) from error
+                raise NotLoggedInError(f"{text}: {why.verify_message}.", hint=hint) from error
             raise UnavailableError(
                 f"Could not reach the cluster {self.context.name} ({host}): {why}.",
                 hint=_REACHED,
@@ -241,7 +241,7 @@ class Cluster:
 
 def _status(error: urllib.error.HTTPError) -> Json:
     try:
-        found = json.loads(error.read(_MOST_BYTES))
+        found = json.loads(error.read(_MAX_BYTES))
     except (OSError, ValueError, http.client.HTTPException, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"message": error.reason}

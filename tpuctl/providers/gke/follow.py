@@ -29,15 +29,15 @@ from tpuctl.remote.output import Output, Sink
 from tpuctl.units import format_duration
 
 T = TypeVar("T")
-_MOST = 10_000
+_MAX_COUNT = 10_000
 _POLL_S = 10.0
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _OOM = "OOMKilled"
 _TRIES = 5
 # The control plane of a zonal cluster is away for minutes during an upgrade.
-_PATIENCE_S = 3600.0
-_AWAY = (TryAgainError, NotLoggedInError)
+_GIVE_UP_S = 3600.0
+_NO_ANSWER = (TryAgainError, NotLoggedInError)
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT")
 
 
@@ -87,11 +87,11 @@ class ClusterRun(Outcome):
             hint = "Run it again with a longer --ttl, from its checkpoints."
             return (DeadlineError(f"{self.name} reached its time limit.", hint=hint),)
         if self.returncode is None:
-            told = f"{self.name} is {self.state}, and its exit code is unknown. {self.why}".strip()
-            return (JobLostError(told, hint=f"kubectl describe jobset {self.name}"),)
+            text = f"{self.name} is {self.state}, and its exit code is unknown. {self.why}".strip()
+            return (JobLostError(text, hint=f"kubectl describe jobset {self.name}"),)
         last = self.attempts[-1]
-        told = f"{self.name} failed on worker {last.worker} with exit code {self.returncode}."
-        return (ScriptFailedError(f"{told} {self.why}".strip()),)
+        text = f"{self.name} failed on worker {last.worker} with exit code {self.returncode}."
+        return (ScriptFailedError(f"{text} {self.why}".strip()),)
 
 
 def pods_of(cluster: Cluster, name: str) -> list[Json]:
@@ -156,7 +156,7 @@ def _why_ended(pods: list[Json]) -> str:
     return ""
 
 
-async def _elsewhere(action: Callable[..., T], *arguments: Any) -> T:
+async def _in_thread(action: Callable[..., T], *arguments: Any) -> T:
     """Run a blocking call in a thread that is not waited for when this ends by Ctrl-C."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -202,8 +202,8 @@ class Follower:
                     self._follow_pod(output, pod)
                 if state:
                     break
-                await self._tell(job_set, pods)
-                await _elsewhere(self._cluster.clock.sleep, _POLL_S)
+                await self._note_wait(job_set, pods)
+                await _in_thread(self._cluster.clock.sleep, _POLL_S)
                 job_set = await self._read()
             await asyncio.gather(*self._readers.values())
         return self._conclude(job_set, state, why)
@@ -213,28 +213,28 @@ class Follower:
         uid = str(found["metadata"]["uid"]) if found else ""
         self._uid = self._uid or uid
         if found is None or uid != self._uid:
-            told = f"{self._name} was deleted while it was followed."
-            raise NotFoundError(told, hint="tpuctl list --provider gke")
+            text = f"{self._name} was deleted while it was followed."
+            raise NotFoundError(text, hint="tpuctl list --provider gke")
         return found
 
     async def _ask(self, action: Callable[[Cluster, str], T]) -> T:
         """Ask about the job until the cluster answers; the job runs on without it."""
-        clock, told = self._cluster.clock, False
+        clock, has_warned = self._cluster.clock, False
         began_s = clock.elapsed_s()
         while True:
             try:
-                found = await _elsewhere(action, self._cluster, self._name)
-            except _AWAY as error:
-                if clock.elapsed_s() - began_s > _PATIENCE_S:
+                found = await _in_thread(action, self._cluster, self._name)
+            except _NO_ANSWER as error:
+                if clock.elapsed_s() - began_s > _GIVE_UP_S:
                     raise
-                if not told:
+                if not has_warned:
                     hint = f" {error.hint}." if isinstance(error, NotLoggedInError) else ""
-                    most = f"Trying again for {format_duration(_PATIENCE_S)}"
+                    most = f"Trying again for {format_duration(_GIVE_UP_S)}"
                     self._note(f"Warning: {error}{hint} {most}; {self._name} is not affected.")
-                told = True
-                await _elsewhere(clock.sleep, _POLL_S)
+                has_warned = True
+                await _in_thread(clock.sleep, _POLL_S)
             else:
-                if told:
+                if has_warned:
                     self._note(f"The cluster {self._cluster.context.name} answers again.")
                 return found
 
@@ -263,7 +263,7 @@ class Follower:
                     self._note(f"Warning: the output is not shown: {error}")
                 self._is_unread = True
 
-        await _elsewhere(read)
+        await _in_thread(read)
 
     def _observe(self, job_set: Json, pods: list[Json]) -> None:
         """Count the restarts, and how the attempt before each has ended."""
@@ -288,7 +288,7 @@ class Follower:
             if (pod["metadata"].get("labels") or {}).get(label, attempt) == attempt
         ]
 
-    async def _tell(self, job_set: Json, pods: list[Json]) -> None:
+    async def _note_wait(self, job_set: Json, pods: list[Json]) -> None:
         """Say what a job waits for, once."""
         why = await self._ask(lambda cluster, _: why_waiting(cluster, job_set, pods))
         waits = why.rstrip(".")
@@ -349,7 +349,7 @@ def log_lines(
                 for stamp, text in _stamped(cluster.lines(path, **query, **since), last):
                     last, failures = max(last, stamp), 0
                     yield text
-            except _AWAY as error:
+            except _NO_ANSWER as error:
                 if not follow and isinstance(error, NotLoggedInError):
                     raise
                 why, failures = error, failures + 1
@@ -361,7 +361,7 @@ def log_lines(
         except (NotFoundError, InvalidInputError):
             # Its pod is gone, or has not started.
             return
-        except _AWAY:
+        except _NO_ANSWER:
             failures = 0 if follow else failures  # `Follower._ask` decides when to stop.
         if failures >= _TRIES:
             note(f"Warning: the end of the log of {name} is missing: {why}")
@@ -395,6 +395,6 @@ def _size(job_set: Json) -> int:
     return _count(sum(int(replicas) * int(parallelism) for replicas, parallelism in pods))
 
 
-def _count(told: Any) -> int:
+def _count(number: Any) -> int:
     """Read a number of restarts or pods, all of which are kept in memory."""
-    return min(int(told), _MOST)
+    return min(int(number), _MAX_COUNT)

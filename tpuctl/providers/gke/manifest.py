@@ -1,16 +1,16 @@
 """The JobSet of a job: what GKE has to schedule, where, and how often it restarts it."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tpuctl.errors import InvalidInputError, UsageError
+from tpuctl.codec import load_facts
+from tpuctl.errors import UsageError
 from tpuctl.hardware.types import AcceleratorType, describe
+from tpuctl.units import slug
 
 DATA = Path(__file__).parent / "data" / "gke.json"
 API = "jobset.x-k8s.io/v1alpha2"
@@ -32,14 +32,12 @@ _LONGEST = 63
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RULE = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
-_MOST_PODS = 2**31 - 1
+_MAX_PODS = 2**31 - 1
 
 
-@cache
 def facts() -> dict[str, Any]:
-    """Read the dated facts about TPUs on GKE."""
-    known: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return known
+    """Return the dated facts about TPUs on GKE."""
+    return load_facts(DATA)
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,8 @@ def check_type(options: GkeOptions) -> AcceleratorType:
     kind = describe(options.accelerator_type)
     if kind.generation not in facts()["accelerators"] or not kind.topology:
         known = ", ".join(facts()["accelerators"])
-        told = f"GKE does not have {kind.accelerator_type}."
-        raise UsageError(told, hint=f"Generations on GKE: {known}.")
+        text = f"GKE does not have {kind.accelerator_type}."
+        raise UsageError(text, hint=f"Generations on GKE: {known}.")
     if options.num_slices > 1 and kind.workers == 1:
         raise UsageError(
             f"Each of several slices needs several hosts; {kind.accelerator_type} is one host.",
@@ -242,7 +240,7 @@ def check(made: Mapping[str, Any]) -> None:
     for each in spec["replicatedJobs"]:
         job, replicas = each["template"]["spec"], each["replicas"]
         pods = job["parallelism"]
-        if not 0 < replicas * pods <= _MOST_PODS:
+        if not 0 < replicas * pods <= _MAX_PODS:
             raise UsageError(f"{name} would have {replicas} slices of {pods} pods.")
         longest = f"{name}-{each['name']}-{replicas - 1}-{pods - 1}-abcde"
         if not _NAME.fullmatch(name) or len(longest) > _LONGEST:
@@ -262,53 +260,5 @@ def check(made: Mapping[str, Any]) -> None:
 def name_for(stem: str, suffix: str, slices: int, nodes: int) -> str:
     """Make a valid name from a script's, as long as the names of the pods allow."""
     rest = len(f"-{suffix}-{SLICE}-{slices - 1}-{nodes - 1}-abcde")
-    plain = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-0123456789")
+    plain = slug(stem).strip("-0123456789")
     return f"{plain[: min(24, _LONGEST - rest)].strip('-') or 'job'}-{suffix}"
-
-
-_PLAIN = re.compile(r"[A-Za-z/.][A-Za-z0-9/._-]*")
-_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"}
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
-_BLOCK = re.compile(r"(?![ \n])(?:[ -~]*\n)+")
-
-
-def to_yaml(value: Any, indent: str = "") -> str:
-    """Write plain data as YAML that people can read, and every reader reads alike."""
-    if isinstance(value, Mapping) and value:
-        return "".join(
-            f"{indent}{_scalar(key, '')}:{_below(each, indent, '  ')}"
-            for key, each in value.items()
-        )
-    if isinstance(value, (list, tuple)) and value:
-        items = ((each, to_yaml(each, f"{indent}  ")) for each in value)
-        return "".join(
-            f"{indent}- {text[len(indent) + 2 :]}"
-            if isinstance(each, (Mapping, list, tuple)) and each
-            else f"{indent}- {_scalar(each, indent + '  ')}\n"
-            for each, text in items
-        )
-    return f"{indent}{_scalar(value, indent)}\n"
-
-
-def _below(value: Any, indent: str, step: str) -> str:
-    if isinstance(value, (Mapping, list, tuple)) and value:
-        return f"\n{to_yaml(value, indent + step)}"
-    return f" {_scalar(value, indent + step)}\n"
-
-
-def _scalar(value: Any, indent: str) -> str:
-    if isinstance(value, (Mapping, list, tuple)):
-        return "{}" if isinstance(value, Mapping) else "[]"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and not value.startswith("."):
-        return value
-    if "\n" in value and indent and _BLOCK.fullmatch(value) and not value.endswith("\n\n"):
-        lines = (f"{indent}{line}".rstrip() if not line else f"{indent}{line}"
-                 for line in value[:-1].split("\n"))  # fmt: skip
-        return "|\n" + "\n".join(lines)
-    if any("\ud800" <= each <= "\udfff" for each in value):
-        raise InvalidInputError("A text that is not Unicode cannot be part of a manifest.")
-    return _ESCAPED.sub(
-        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)
-    )

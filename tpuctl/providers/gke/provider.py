@@ -4,17 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
+from tpuctl.cloud.delete import DeleteResult, TpuDeletion
 from tpuctl.cloud.error_table import checks_replies
 from tpuctl.cloud.gc import GcResult
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.retry import Polling
-from tpuctl.cloud.tpu import Tpu, Worker, known_type
-from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
+from tpuctl.cloud.tpu import Tpu, Worker, type_facts
+from tpuctl.errors import NotFoundError, WrongStateError
 from tpuctl.progress import OnProgress, message
+from tpuctl.providers.batch import BatchProvider, delete_each, plan_deletions
 from tpuctl.providers.gke.client import JOB_SETS, Cluster, Json, find_context
 from tpuctl.providers.gke.follow import (
     ClusterRun,
@@ -37,7 +38,7 @@ from tpuctl.providers.gke.runs import (
     workloads,
 )
 from tpuctl.providers.kaggle.runs import Run
-from tpuctl.providers.port import Abilities, Login, ProviderOffer
+from tpuctl.providers.port import Abilities, ProviderOffer
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
 from tpuctl.remote.output import Sink
 from tpuctl.units import format_count
@@ -47,7 +48,7 @@ _LAUNCH = "tpuctl launch SCRIPT.py --on gke --accelerator-type v6e-16"
 
 
 @checks_replies("GKE")
-class Gke:
+class Gke(BatchProvider):
     """Jobs on the cluster of the user's kubeconfig."""
 
     abilities = Abilities(
@@ -98,32 +99,19 @@ class Gke:
         """Whether this machine has deleted the job that it had started."""
         return not self.knows(name) and self.store.find(name) is not None
 
-    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
-        raise self.abilities.refuse("create")
-
-    plan = create = _refuse_create
-
-    def reach(self, name: str, login: Login) -> NoReturn:
-        """Raise: GKE gives its hosts no SSH."""
-        raise self.abilities.refuse("SSH", name=name)
-
     def list(self, zone: str | None) -> TpuList:
         """List the jobs that have not ended, from wherever they were started."""
         found = [self._tpu(each) for each in self._job_sets()]
         alive = tuple(tpu for tpu in found if not tpu.is_dead)
-        told = "{0} was started in another cluster or namespace, as {1}: tpuctl show {0}"
+        text = "{0} was started in another cluster or namespace, as {1}: tpuctl show {0}"
         away = (run for run in self._open_runs() if run.endpoint != place_of(self.cluster))
         return TpuList(
-            zone=None,
-            tpus=alive,
-            queued_resources=(),
-            unreachable_zones=(),
-            usd_per_hour=0.0,
-            usd_so_far=0.0,
+            None,
+            alive,
             unpriced=len(alive),
             emulated=self.cluster.emulated,
             place="on GKE",
-            notes=tuple(told.format(run.name, run.owner) for run in away),
+            notes=tuple(text.format(run.name, run.owner) for run in away),
         )
 
     def get(self, name: str, zone: str | None) -> Tpu:
@@ -133,24 +121,22 @@ class Gke:
     def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
         """Find jobs of ours; one that was started here and is gone is not an error."""
         found = (each for each in self._job_sets() if names is None or not self._is_another(each))
-        job_sets = {each["metadata"]["name"]: each for each in found}
-        gone, failures = [], []
-        for name in () if names is None else names:
-            if name not in job_sets:
-                known = self.store.find(name)
-                if known and known.endpoint == place_of(self.cluster):
-                    gone.append(DeletedEarlier(name, None))
-                    self.store.write(known, phase="deleted")
-                else:
-                    failures.append(self._missing(name))
-        if failures and names is not None and len(failures) == len(names):
-            raise failures[0]
-        chosen = [each for name, each in job_sets.items() if names is None or name in names]
-        return DeleteResult(
-            tpus=tuple(self._deletion(each) for each in chosen),
-            already_deleted=tuple(gone),
-            not_planned=tuple(failures),
-        ).summed()
+        job_sets = {str(each["metadata"]["name"]): each for each in found}
+        return plan_deletions(
+            names,
+            job_sets,
+            lambda name: self._deletion(job_sets[name]),
+            was_ours=self._note_deleted,
+            missing=self._missing,
+        )
+
+    def _note_deleted(self, name: str) -> bool:
+        """Note that a job is gone that was started here on this cluster."""
+        run = self.store.find(name)
+        if run is None or run.endpoint != place_of(self.cluster):
+            return False
+        self.store.write(run, phase="deleted")
+        return True
 
     def delete(
         self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
@@ -160,10 +146,9 @@ class Gke:
             found = attempt(partial(find, self.cluster, each.name))
             notes = found["metadata"].get("annotations") if isinstance(found, dict) else None
             if code := (notes or {}).get(CODE):
-                told = f"The code of {each.name} stays in its bucket, where other jobs may use it."
-                on_progress(message(f"{told} To delete it: gcloud storage rm {code}"))
-        done = tuple(self._delete(each, timeout_s) for each in plan.tpus)
-        return replace(plan, tpus=done, dry_run=False).summed()
+                text = f"The code of {each.name} stays in its bucket, where other jobs may use it."
+                on_progress(message(f"{text} To delete it: gcloud storage rm {code}"))
+        return delete_each(plan, partial(self._delete, timeout_s))
 
     def find_orphans(self, zone: str | None) -> GcResult:
         """Name jobs that were stopped: only those that have ended are deleted by the cluster."""
@@ -171,9 +156,9 @@ class Gke:
         for run in self.store.runs(place_of(self.cluster)):
             if run.phase == "pushed" and run.name not in job_sets:
                 self.store.write(run, phase="deleted")
-        told = "{0} on GKE is stopped, and stays until you delete it: tpuctl delete {0}"
+        text = "{0} on GKE is stopped, and stays until you delete it: tpuctl delete {0}"
         stopped = (name for name, each in job_sets.items() if self._is_stopped(each))
-        return GcResult((), unproven=tuple(told.format(name) for name in stopped)).summed()
+        return GcResult((), unproven=tuple(text.format(name) for name in stopped)).summed()
 
     def _is_stopped(self, job_set: Json) -> bool:
         return why_suspended(self.cluster, job_set) == "stopped"
@@ -189,9 +174,7 @@ class Gke:
     def balance(self) -> None:
         """Return nothing: GKE bills dollars."""
 
-    def logs(
-        self, name: str, *, to_end: bool, sink: Sink, note: Note, on_progress: OnProgress
-    ) -> ClusterRun | Tpu:
+    def logs(self, name: str, *, to_end: bool, sink: Sink, note: Note) -> ClusterRun | Tpu:
         """Pass on the logs of all pods; `to_end` follows the job to its end."""
         job_set = self._found(name)
         if to_end:
@@ -242,12 +225,12 @@ class Gke:
 
     def _missing(self, name: str) -> NotFoundError:
         context, run = self.cluster.context, self.store.find(name)
-        told = f"There is no job {name} in {context.namespace} of {context.name}."
+        text = f"There is no job {name} in {context.namespace} of {context.name}."
         if run and run.endpoint == place_of(self.cluster):
-            told += " It was deleted, as the cluster does a day after the end of a job."
+            text += " It was deleted, as the cluster does a day after the end of a job."
         elif run:
-            told = f"{name} was started in another cluster or namespace, as {run.owner}."
-        return NotFoundError(told, hint="tpuctl list --provider gke")
+            text = f"{name} was started in another cluster or namespace, as {run.owner}."
+        return NotFoundError(text, hint="tpuctl list --provider gke")
 
     def _job_sets(self) -> Sequence[Json]:
         path = f"{JOB_SETS}/{self.cluster.namespace}/jobsets"
@@ -256,7 +239,6 @@ class Gke:
     def _tpu(self, job_set: Json) -> Tpu:
         cluster, meta = self.cluster, job_set["metadata"]
         labels = {str(k): str(v) for k, v in (meta.get("labels") or {}).items()}
-        kind = known_type(labels.get(TYPE, ""))
         jobs = (job_set.get("spec") or {}).get("replicatedJobs") or ()
         slices = sum(int(each.get("replicas") or 1) for each in jobs)
         over, why = terminal_state(job_set)
@@ -266,7 +248,7 @@ class Gke:
         if (job_set.get("spec") or {}).get("suspend"):
             state = "SUSPENDED" if self._is_stopped(job_set) else "PENDING"
         restarts = int((job_set.get("status") or {}).get("restarts") or 0)
-        told = (
+        notes = (
             f"{over}: {why}" if over else why_waiting(cluster, job_set, pods),
             format_count(restarts, "restart") if restarts else "",
         )
@@ -275,26 +257,20 @@ class Gke:
             name=str(meta["name"]),
             zone=None,
             accelerator_type=labels.get(TYPE, "unknown"),
-            generation=kind.generation if kind else None,
-            chips=kind.chips * slices if kind else None,
+            **type_facts(labels.get(TYPE, ""), slices),
             workers=tuple(
                 Worker(worker_of(pod), (pod.get("status") or {}).get("hostIP"), None, phase)
                 for pod, phase in zip(pods, phases, strict=True)
             ),
             state="TERMINATED" if over else state,
-            health="UNKNOWN",
             spot=provisioning == "spot",
-            queued_resource=None,
-            runtime_version="",
             created=datetime.fromisoformat(str(meta["creationTimestamp"]).replace("Z", "+00:00")),
-            expires=None,
             labels=labels,
             usd_per_hour=0.0 if over else None,
-            usd_so_far=None,
             emulated=cluster.emulated,
             id=str(meta["uid"]),
             as_of=cluster.clock.now(),
-            health_description=", ".join(filter(None, told)),
+            health_description=", ".join(filter(None, notes)),
             provider=NAME,
             provisioning=provisioning,
             reachable="batch",
@@ -302,41 +278,21 @@ class Gke:
 
     def _deletion(self, job_set: Json) -> TpuDeletion:
         tpu = self._tpu(job_set)
-        return TpuDeletion(
-            kind="job",
-            name=tpu.name,
-            zone=None,
-            state=tpu.state,
-            accelerator_type=tpu.accelerator_type,
-            chips=None,
-            usd_per_hour=None,
-            queued_resource=None,
-            takes_along=(),
-            remaining_disks=(),
-            provider=NAME,
-            id=tpu.id,
-        )
+        kind = tpu.accelerator_type
+        return TpuDeletion("job", tpu.name, None, tpu.state, kind, provider=NAME, id=tpu.id)
 
-    def _delete(self, planned: TpuDeletion, timeout_s: float) -> TpuDeletion:
-        def act() -> TpuDeletion:
-            try:
-                self.cluster.delete(self._path(planned.name), planned.id)
-                polling = Polling(self.cluster.clock, timeout_s=timeout_s)
-                while (left := find(self.cluster, planned.name)) and (
-                    left["metadata"]["uid"] == planned.id
-                ):
-                    polling.pause(f"{planned.name} is still there", hint="tpuctl list")
-                outcome: Literal["deleted", "already_deleted"] = "deleted"
-            except NotFoundError:
-                outcome = "already_deleted"
-            except WrongStateError:
-                return replace(planned, outcome="replaced")
-            run = self.store.find(planned.name)
-            if run and run.endpoint == place_of(self.cluster):
-                self.store.write(run, phase="deleted")
-            return replace(planned, outcome=outcome)
-
-        done = attempt(act)
-        if isinstance(done, TpuctlError):
-            return replace(planned, outcome="failed", error=done)
-        return done
+    def _delete(self, timeout_s: float, planned: TpuDeletion) -> TpuDeletion:
+        outcome: Literal["deleted", "already_deleted"] = "deleted"
+        try:
+            self.cluster.delete(self._path(planned.name), planned.id)
+            polling = Polling(self.cluster.clock, timeout_s=timeout_s)
+            while (left := find(self.cluster, planned.name)) and (
+                left["metadata"]["uid"] == planned.id
+            ):
+                polling.pause(f"{planned.name} is still there", hint="tpuctl list")
+        except NotFoundError:
+            outcome = "already_deleted"
+        except WrongStateError:
+            return replace(planned, outcome="replaced")
+        self._note_deleted(planned.name)
+        return replace(planned, outcome=outcome)

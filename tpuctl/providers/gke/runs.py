@@ -32,10 +32,10 @@ from tpuctl.providers.gke.manifest import (
     JobSetSpec,
 )
 from tpuctl.providers.kaggle.pack import Packed, pack
-from tpuctl.providers.kaggle.runs import KaggleJob, Run, RunStore
+from tpuctl.providers.kaggle.runs import HostedJob, Run, RunStore
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage import open_storage
-from tpuctl.units import format_bytes, format_count, format_duration
+from tpuctl.units import format_count, format_duration
 
 Note = Callable[[str], None]
 OVER = frozenset({"home", "deleted"})
@@ -81,7 +81,7 @@ def place_of(cluster: Cluster) -> str:
     return json.dumps([cluster.context.name, cluster.context.namespace, cluster.context.server])
 
 
-def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> ClusterPlan:
+def plan_run(job: HostedJob, options: GkeOptions, cluster: Cluster | None) -> ClusterPlan:
     """Pack a job, write its JobSet, and check what the cluster has for it; creates nothing."""
     kind = manifest.check_type(options)
     packed = pack(job.work, job.sources)
@@ -110,7 +110,6 @@ def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> Cl
     if cluster and not adopted:
         path = f"{JOB_SETS}/{cluster.namespace}/jobsets"
         _translated(lambda: cluster.create(path, document, dry_run=True), name)
-    left_out = ", ".join(packed.left_out)
     return ClusterPlan(
         name=name,
         script=str(job.script),
@@ -125,7 +124,7 @@ def plan_run(job: KaggleJob, options: GkeOptions, cluster: Cluster | None) -> Cl
         adopts=name if adopted else None,
         because=(*_reasons(made, packed), *notes),
         manifest=document,
-        warnings=(f"Not sent, as they may hold secrets: {left_out}.",) if left_out else (),
+        warnings=packed.warnings,
         packed=packed,
     )
 
@@ -139,8 +138,7 @@ def _reasons(made: JobSetSpec, packed: Packed) -> tuple[str, ...]:
         f"GKE: {slices} of {made.kind.accelerator_type}, {format_count(made.nodes, 'node')} each, "
         f"{made.provisioning.replace('_', ' ')}",
         f"disruptions restart it, {crashes}{limit}",
-        f"sends {format_count(packed.files, 'file')} with tpuctl, "
-        f"{format_bytes(len(packed.archive))}, to a bucket",
+        f"{packed.described}, to a bucket",
         "what the job writes to its own disk is lost: write to gs://",
         "the price is unknown: node pools are billed by node, whether a job runs or not",
     )
@@ -169,8 +167,8 @@ def check_cluster(
     try:
         cluster.get(JOB_SETS)
     except NotFoundError:
-        told = f"The cluster {name} does not have the JobSet API."
-        raise NotFoundError(told, hint=manifest.facts()["install_jobset"]) from None
+        text = f"The cluster {name} does not have the JobSet API."
+        raise NotFoundError(text, hint=manifest.facts()["install_jobset"]) from None
     if made.options.kueue:
         _check_queue(cluster, made.options.kueue)
     if not nodes:
@@ -212,17 +210,17 @@ def _lacking(
     )
     create += f" --tpu-topology {topology}" if made.nodes > 1 else ""
     if not slices:
-        told = f"The cluster {name} has no nodes of TPU {kind.generation}."
+        text = f"The cluster {name} has no nodes of TPU {kind.generation}."
     elif topology not in slices:
         others = ", ".join(sorted(slices))
-        told = (
+        text = (
             f"The cluster {name} has no slices of {topology}; its {kind.generation} are {others}."
         )
     else:
         wanted = f"{made.options.num_slices} of {kind.accelerator_type}"
         how = "" if made.provisioning == "on_demand" else f" ({made.provisioning})"
-        told = f"The cluster {name} has nodes for {have} slices{how}, and the job needs {wanted}."
-    return NotFoundError(told, hint=f"{create}. {_POOLS}")
+        text = f"The cluster {name} has nodes for {have} slices{how}, and the job needs {wanted}."
+    return NotFoundError(text, hint=f"{create}. {_POOLS}")
 
 
 def _check_queue(cluster: Cluster, queue: str) -> None:
@@ -230,18 +228,18 @@ def _check_queue(cluster: Cluster, queue: str) -> None:
     try:
         group = cluster.get(KUEUE)
     except NotFoundError:
-        told = f"The cluster {name} does not have Kueue, so it has no queue {queue}."
-        raise NotFoundError(told, hint="Leave out --kueue.") from None
+        text = f"The cluster {name} does not have Kueue, so it has no queue {queue}."
+        raise NotFoundError(text, hint="Leave out --kueue.") from None
     version = str((group.get("preferredVersion") or {}).get("version"))
     found = cluster.list(f"{KUEUE}/{version}/{cluster.namespace}/localqueues")
     known = [str((each.get("metadata") or {}).get("name")) for each in found]
     if queue not in known:
-        told = f"The namespace {cluster.context.namespace} of {name} has no queue {queue}."
-        raise NotFoundError(told, hint=f"Its queues: {', '.join(known) or 'none'}.")
+        text = f"The namespace {cluster.context.namespace} of {name} has no queue {queue}."
+        raise NotFoundError(text, hint=f"Its queues: {', '.join(known) or 'none'}.")
 
 
 @checks_replies("GKE")
-def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> Run:
+def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> Run:
     """Upload the code and create the JobSet, or return the one of the same command."""
     store, key = run_store(), plan.manifest["metadata"]["annotations"][KEY]
     with store.alone(key, wait_s=5.0):
@@ -256,8 +254,8 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: KaggleJob, note: Note) -> R
             and other.phase not in OVER
             and other.endpoint != place_of(cluster)
         ):
-            told = f"A job {plan.name} runs in another cluster, {other.owner}."
-            raise AlreadyExistsError(told, hint="Give this one another --job.")
+            text = f"A job {plan.name} runs in another cluster, {other.owner}."
+            raise AlreadyExistsError(text, hint="Give this one another --job.")
         if run is None:
             run = Run(
                 name=plan.name,
@@ -358,10 +356,10 @@ def _translated(action: Callable[[], Any], name: str) -> None:
     except InvalidInputError as error:
         raise InvalidInputError(f"The cluster refuses the job {name}. {error}") from error
     except AlreadyExistsError:
-        told = f"There is a JobSet {name} already."
+        text = f"There is a JobSet {name} already."
         see = "tpuctl delete" if run_store().find(name) else "kubectl describe jobset"
         hint = f"{see} {name}; or choose another --job"
-        raise AlreadyExistsError(told, hint=hint) from None
+        raise AlreadyExistsError(text, hint=hint) from None
     except NotFoundError as error:
         error.hint = "kubectl config set-context --current --namespace NAMESPACE"
         raise

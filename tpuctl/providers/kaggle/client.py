@@ -41,8 +41,8 @@ _DATA = "datasets.DatasetApiService"
 _TIMEOUT_S = 60.0
 # The service waits up to a minute for a machine, and a silent training sends nothing.
 _STREAM_TIMEOUT_S = 300.0
-_MOST_BYTES = 64 << 20
-_PAGE, _MOST_PAGES = 200, 500
+_MAX_BYTES = 64 << 20
+_PAGE, _MAX_PAGES = 200, 500
 _UNREADABLE = (OSError, ValueError, AttributeError, RecursionError)
 _END = "END_OF_LOG"
 _CHECK = "tpuctl doctor --provider kaggle checks the account."
@@ -144,7 +144,7 @@ class KaggleClient:
     def _pages(self, method: str, body: Json, what: str) -> list[Json]:
         found: list[Json] = []
         token: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = {"pageToken": token} if token else {}
             reply = self._call(_KERNELS, method, body | page)
             found += reply.get(what) or ()
@@ -166,11 +166,11 @@ class KaggleClient:
         request = self._request(path, None, {"Accept": "text/event-stream, */*"})
         with self._sent(self._calls, request, _STREAM_TIMEOUT_S) as reply:
             if "event-stream" not in reply.headers.get("Content-Type", ""):
-                found = _parse(reply.read(_MOST_BYTES))
+                found = _parse(reply.read(_MAX_BYTES))
                 events = found if isinstance(found, list) else []
                 yield from (each for each in events if isinstance(each, dict))
                 return
-            for line in iter(lambda: reply.readline(_MOST_BYTES), b""):
+            for line in iter(lambda: reply.readline(_MAX_BYTES), b""):
                 text = line.removeprefix(b"data:").strip()
                 if line == text or not text or not line.startswith(b"data:"):
                     continue
@@ -232,41 +232,24 @@ class KaggleClient:
         return repeated(self.clock, action, after_lost_reply=repeat)
 
     def _upload(self, file: Path, name: str) -> str:
+        """Upload a file, from its beginning again where the connection breaks; return its token."""
         state = file.stat()
         body = {"type": "DATASET", "name": name, "contentLength": state.st_size}
         body["lastModifiedEpochSeconds"] = int(state.st_mtime)
-        begun = self._call("blobs.BlobApiService", "StartBlobUpload", body)
-        url, start = str(begun["createUrl"]), 0
-        self._check_address(url)
+        length = {"Content-Length": str(state.st_size)}
 
-        def send() -> None:
-            nonlocal start
-            if start:
-                start = self._put(url, b"", {"Content-Range": f"bytes */{state.st_size}"})
+        def send() -> str:
+            begun = self._call("blobs.BlobApiService", "StartBlobUpload", body)
+            url = str(begun["createUrl"])
+            self._check_address(url)
             with file.open("rb") as source:
-                source.seek(start)
-                end, rest = state.st_size - 1, state.st_size - start
-                headers = {"Content-Length": str(rest)}
-                if start:
-                    headers["Content-Range"] = f"bytes {start}-{end}/{state.st_size}"
-                # From here on a failure is looked into, because some bytes may have come.
-                start = start or 1
-                if rest and self._put(url, source, headers) < state.st_size:
-                    raise UnavailableError(f"The upload of {name} broke.")
+                request = urllib.request.Request(  # noqa: S310 (checked above)
+                    url, source, length, method="PUT"
+                )
+                with self._sent(self._calls, request, _TIMEOUT_S):
+                    return str(begun["token"])
 
-        self.repeated(send)
-        return str(begun["token"])
-
-    def _put(self, url: str, data: Any, headers: Mapping[str, str]) -> int:
-        """Send bytes; returns how many the service has, everything as a very large number."""
-        request = urllib.request.Request(  # noqa: S310 (https, or the emulator's)
-            url, data, dict(headers), method="PUT"
-        )
-        try:
-            with self._sent(self._calls, request, _TIMEOUT_S):
-                return 1 << 62
-        except _ResumeError as error:
-            return error.received
+        return self.repeated(send)
 
     def _named(self, slug: str, version: int | None = None) -> Json:
         label = {"versionLabel": f"v{version}"} if version else {}
@@ -276,7 +259,7 @@ class KaggleClient:
         def send() -> Json:
             request = self._request(f"{service}/{method}", json.dumps(body).encode(), {})
             with self._sent(self._calls, request, _TIMEOUT_S) as reply:
-                document = _parse(reply.read(_MOST_BYTES) or b"{}")
+                document = _parse(reply.read(_MAX_BYTES) or b"{}")
             if not isinstance(document, dict):
                 raise UnavailableError(f"Kaggle answered {method} with something else.")
             code = document.get("code")
@@ -318,10 +301,8 @@ class KaggleClient:
         except urllib.error.HTTPError as error:
             with error:
                 self._observe(error.headers, sent)
-                if error.code == 308:
-                    raise _ResumeError(error.headers.get("Range", "")) from None
                 try:
-                    text = str(json.loads(error.read(_MOST_BYTES)).get("message"))
+                    text = str(json.loads(error.read(_MAX_BYTES)).get("message"))
                 except (*_UNREADABLE, http.client.HTTPException):
                     text = error.reason
                 raise self._error(error.code, text, error.headers) from error
@@ -354,14 +335,6 @@ class KaggleClient:
         return NotLoggedInError(
             f"Kaggle does not accept the login from {self._login.source}.", hint=HOW_TO_LOG_IN
         )
-
-
-class _ResumeError(Exception):
-    """An upload is not complete; `received` bytes have come."""
-
-    def __init__(self, place: str) -> None:
-        last = place.rpartition("-")[2]
-        self.received = int(last) + 1 if last.isdecimal() and len(last) < 20 else 0
 
 
 def _refusal(text: str) -> TpuctlError:

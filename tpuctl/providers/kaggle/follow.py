@@ -91,23 +91,23 @@ class HostedRun(Outcome):
         """Why the job or its session failed."""
         again = "Run the same command again."
         if self.returncode == NO_TPU:
-            told = f"{self.name} got a session without a TPU, and ended at once."
+            text = f"{self.name} got a session without a TPU, and ended at once."
             hint = f"{again} If it stays so: is the account verified for TPUs at {self.url}?"
-            return (NoCapacityError(told, hint=hint),)
+            return (NoCapacityError(text, hint=hint),)
         if self.returncode == NO_INPUT:
-            told = f"{self.name} ended at once: Kaggle did not mount what it needs."
-            return (UnavailableError(told, hint=again),)
+            text = f"{self.name} ended at once: Kaggle did not mount what it needs."
+            return (UnavailableError(text, hint=again),)
         if "time limit" in self.why or "timed out" in self.why.lower():
             hint = "To resume from its checkpoints: add --resume last to the same command."
             return (DeadlineError(f"{self.name} reached the time limit.", hint=hint),)
         if self.returncode == 0:
             return ()
         code = "with an unknown exit code" if self.returncode is None else f"{self.returncode}"
-        told = f"The job of {self.name} ended with exit code {self.returncode}."
+        text = f"The job of {self.name} ended with exit code {self.returncode}."
         if self.returncode is None:
-            told = f"{self.name} is {self.state} on Kaggle {code}. {self.why}".strip()
+            text = f"{self.name} is {self.state} on Kaggle {code}. {self.why}".strip()
         offline = "Internet was off in the session: the account needs a verified phone number."
-        return (ScriptFailedError(told, hint=self.url if self.online else offline),)
+        return (ScriptFailedError(text, hint=self.url if self.online else offline),)
 
 
 def follow(
@@ -118,16 +118,16 @@ def follow(
     Each connection begins at the start of the log, so events are counted and not repeated.
     """
     assert run.version
-    seen, failures, told = 0, 0, ""
+    seen, failures, last_state = 0, 0, ""
     with ExitStack() as stack:
         # `gc` asks who holds it; a second process may follow as well.
         with suppress(TryAgainError):
             stack.enter_context(store.alone(run.name))
         while True:
             state, why = client.status(run.name, run.version)
-            if state != told and state in ("QUEUED", "RUNNING"):
+            if state != last_state and state in ("QUEUED", "RUNNING"):
                 note(f"{run.name} is {state} on Kaggle: {run.url}")
-            told, before = state, seen
+            last_state, before = state, seen
             if state != "QUEUED":
                 try:
                     for index, event in enumerate(client.log(run.name, run.version)):
@@ -182,8 +182,8 @@ def _finish(
         on_progress(Progress("fetch", number, len(wanted), "files", name))
         size += _fetch(client, listed[name], out, name, known.get(name))
     if missing := sorted(set(known) - set(listed)):
-        told = f"Kaggle does not have {len(missing)} files of {run.name}, such as {missing[0]}."
-        raise DamagedError(told, hint=run.url)
+        text = f"Kaggle does not have {len(missing)} files of {run.name}, such as {missing[0]}."
+        raise DamagedError(text, hint=run.url)
     # Where this fails, gc does it. Before the phase, so that following again repairs a kill here.
     with suppress(TpuctlError):
         run = drop_data(client, store, run)
@@ -218,8 +218,8 @@ def fetch_part(client: KaggleClient, run: Run, path: str, target: Path) -> tuple
         folder, start = target, f"{path}/" if path not in ("", ".") else ""
         wanted = {each: each.removeprefix(start) for each in listed if each.startswith(start)}
     if not wanted:
-        told = f"{run.name} has no output {path!r} on Kaggle; it is {state}."
-        raise NotFoundError(told, hint=run.url)
+        text = f"{run.name} has no output {path!r} on Kaggle; it is {state}."
+        raise NotFoundError(text, hint=run.url)
     with TemporaryDirectory(prefix="tpuctl-") as scratch:
         known = _read_about(client, listed, Path(scratch), run).get("files") or {}
     sizes = [

@@ -19,7 +19,7 @@ HOW_TO_LOG_IN = (
     "Run kaggle auth login (pip install kaggle), or put a token from "
     "https://www.kaggle.com/settings into ~/.kaggle/access_token"
 )
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _oauth() -> Login | None:
 
 def _read(path: Path) -> str:
     try:
-        return read_limited(path, _MOST_BYTES).decode("ascii").strip()
+        return read_limited(path, _MAX_BYTES).decode("ascii").strip()
     except (OSError, ValueError):
         return ""
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import tpuctl
+from tpuctl.codec import load_facts
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.remote.local_tree import read_tree
 from tpuctl.runtime.redact import redact
+from tpuctl.units import format_bytes, format_count
 
 DATA = Path(__file__).parent / "data" / "limits.json"
 PLACE = ".tpuctl"
@@ -26,9 +28,8 @@ _NOT_SENT = {
 
 
 def limits() -> dict[str, Any]:
-    """Read the dated facts about Kaggle's limits."""
-    known: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return known
+    """Return the dated facts about Kaggle's limits."""
+    return load_facts(DATA)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,18 @@ class Packed:
     def sha256(self) -> str:
         """The digest: equal files give the same archive."""
         return hashlib.sha256(self.archive).hexdigest()
+
+    @property
+    def described(self) -> str:
+        """What is sent, in words."""
+        size = format_bytes(len(self.archive))
+        return f"sends {format_count(self.files, 'file')} with tpuctl, {size}"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which files are not sent."""
+        left_out = ", ".join(self.left_out)
+        return (f"Not sent, as they may hold secrets: {left_out}.",) if left_out else ()
 
     @property
     def fits_in_source(self) -> bool:
@@ -103,8 +116,8 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
     )
     for word in words:
         if redact(word) != word:
-            told = f"This looks like a secret, and would be in {place}: {redact(word)}"
-            raise UsageError(told, hint=hint)
+            text = f"This looks like a secret, and would be in {place}: {redact(word)}"
+            raise UsageError(text, hint=hint)
 
 
 def _own_files() -> Iterator[tuple[Path, str]]:

@@ -6,23 +6,27 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
 
-from tpuctl.cloud.delete import DeletedEarlier, DeleteResult, TpuDeletion
-from tpuctl.cloud.gc import GcResult, Orphan
+from tpuctl.cloud.delete import DeleteResult, TpuDeletion
+from tpuctl.cloud.gc import GcResult, orphan_of
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt
-from tpuctl.cloud.models import shared
 from tpuctl.cloud.tpu import Balance, Tpu, Worker
 from tpuctl.errors import NotFoundError, TpuctlError, WrongStateError
 from tpuctl.hardware.types import describe
-from tpuctl.progress import OnProgress
+from tpuctl.progress import OnProgress, silent
+from tpuctl.providers.batch import (
+    BatchProvider,
+    delete_each,
+    delete_orphans_still,
+    plan_deletions,
+)
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
 from tpuctl.providers.kaggle.follow import HostedRun, fetch_part, finish, follow, pass_on
 from tpuctl.providers.kaggle.login import find_endpoint, find_login
 from tpuctl.providers.kaggle.pack import limits
 from tpuctl.providers.kaggle.runs import PREFIX, Note, Run, RunStore, drop_data
-from tpuctl.providers.port import Abilities, Login, ProviderOffer
+from tpuctl.providers.port import Abilities, ProviderOffer
 from tpuctl.remote.copy_plan import CopyResult, CopyResults, Direction
 from tpuctl.remote.output import Sink
 
@@ -32,7 +36,7 @@ _LAUNCH = "tpuctl launch SCRIPT.py --on kaggle"
 _SURELY_MISSING = timedelta(minutes=5)
 
 
-class Kaggle:
+class Kaggle(BatchProvider):
     """Batch sessions on a TPU v5e-8."""
 
     abilities = Abilities(
@@ -42,7 +46,7 @@ class Kaggle:
         instead={
             "create": f"A session is made for one job: {_LAUNCH}",
             "SSH": "A session runs one job and shows its log: tpuctl logs NAME --follow",
-            "cp to a session": "What a session needs is sent by launch: --code DIR, --set data=DIR",
+            "cp": "What a session needs is sent by launch: --code DIR, --set data=DIR",
             "watch": "A known run: tpuctl logs NAME --follow. One that continues elsewhere: "
             "tpuctl watch --on kaggle,colab --checkpoints DIR -- CMD",
             "stop": "It ends with its job, or at its time limit (launch --ttl); only the web page "
@@ -77,15 +81,6 @@ class Kaggle:
         """Say no: a run that was deleted is forgotten."""
         return False
 
-    def _refuse_create(self, *_: Any, **__: Any) -> NoReturn:
-        raise self.abilities.refuse("create")
-
-    plan = create = _refuse_create
-
-    def reach(self, name: str, login: Login) -> NoReturn:
-        """Raise: no worker can be reached."""
-        raise self.abilities.refuse("SSH", name=name)
-
     def list(self, zone: str | None) -> TpuList:
         """List the sessions that have not ended, from wherever they were started."""
         client, quota = self.client, self.client.quota()
@@ -96,13 +91,8 @@ class Kaggle:
                 tpu = self._tpu(run, version, *client.status(name, version))
                 found += [] if tpu.is_dead else [replace(tpu, hours_left=quota.left_hours)]
         return TpuList(
-            zone=None,
-            tpus=tuple(found),
-            queued_resources=(),
-            unreachable_zones=(),
-            usd_per_hour=0.0,
-            usd_so_far=0.0,
-            unpriced=0,
+            None,
+            tuple(found),
             emulated=client.endpoint.is_local,
             balances=(self.balance(),),
             place="on Kaggle",
@@ -113,33 +103,25 @@ class Kaggle:
         run = self._run(name)
         version = run.version or self.client.version_of(name)
         if version is None:
-            raise NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+            raise _missing(name)
         return self._tpu(run, version, *self.client.status(name, version))
 
     def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
         """Find kernels of ours; deleting one does not stop its session."""
-        kernels, missing, failures = self._kernels(), [], []
-        for name in () if names is None else names:
-            if name not in kernels:
-                run = self.store.find(name)
-                missing += [DeletedEarlier(name, None)] if run else []
-                told = NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
-                failures += [] if run else [told]
-        if failures and names is not None and len(failures) == len(names):
-            raise failures[0]
-        chosen = [name for name in kernels if names is None or name in names]
-        return DeleteResult(
-            tpus=tuple(self._deletion(name, kernels[name]) for name in chosen),
-            already_deleted=tuple(missing),
-            not_planned=tuple(failures),
-        ).summed()
+        kernels = self._kernels()
+        return plan_deletions(
+            names,
+            kernels,
+            lambda name: self._deletion(name, kernels[name]),
+            was_ours=self.knows,
+            missing=_missing,
+        )
 
     def delete(
         self, plan: DeleteResult, *, timeout_s: float, on_progress: OnProgress
     ) -> DeleteResult:
         """Delete kernels whose sessions have ended; the others would run on, out of sight."""
-        done = tuple(self._delete(each) for each in plan.tpus)
-        return replace(plan, tpus=done, dry_run=False).summed()
+        return delete_each(plan, self._delete)
 
     def find_orphans(self, zone: str | None) -> GcResult:
         """Find finished kernels of ours whose output is home, and runs that are not followed."""
@@ -152,7 +134,7 @@ class Kaggle:
                         self.store.forget(run)
                         continue
                     reason = f"its data set {run.data_set} is left"
-                    found.append(_orphan(replace(self._deletion(run.name, None), reason=reason)))
+                    found.append(orphan_of(self._deletion(run.name, None), reason))
                 continue
             deletion = self._deletion(run.name, kernels[run.name])
             if deletion.state not in ENDED:
@@ -166,18 +148,12 @@ class Kaggle:
                 if run.phase != "home":
                     reason = f"finished, its output is not here: tpuctl logs {run.name} --follow"
                     deletion = replace(deletion, outcome="left_alone")
-            found.append(_orphan(replace(deletion, reason=reason)))
+            found.append(orphan_of(replace(deletion, reason=reason), reason))
         return GcResult(tuple(found)).summed()
 
     def delete_orphans(self, found: GcResult, on_progress: OnProgress) -> GcResult:
         """Delete what is finished and home."""
-        done = []
-        for orphan in found.found:
-            if orphan.action == "delete":
-                deletion = self._delete(orphan.deletion)
-                orphan = replace(orphan, action=deletion.outcome, deletion=deletion)  # type: ignore[arg-type]
-            done.append(orphan)
-        return replace(found, found=tuple(done), acted=True).summed()
+        return delete_orphans_still(found, lambda orphan: True, self._delete)
 
     def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
         """Offer the free hours of this week."""
@@ -213,12 +189,18 @@ class Kaggle:
         return Balance(NAME, "hours", round(left, 2), None, reserved, quota.refreshes)
 
     def logs(
-        self, name: str, *, to_end: bool, sink: Sink, note: Note, on_progress: OnProgress
+        self,
+        name: str,
+        *,
+        to_end: bool,
+        sink: Sink,
+        note: Note,
+        on_progress: OnProgress = silent,
     ) -> HostedRun | Tpu:
         """Pass on the log of a run; `to_end` follows it to its end and fetches its output."""
         run = self.store.find(name)
         if run is None or not run.version:
-            raise NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+            raise _missing(name)
         if to_end:
             ended = follow(self.client, self.store, run, sink=sink, note=note)
             return finish(self.client, self.store, run, ended, on_progress=on_progress)
@@ -234,7 +216,7 @@ class Kaggle:
         """Copy a file or folder of a run's output, as `cp` does from a worker."""
         began_s, run = time.monotonic(), self.store.find(name)
         if run is None or not run.version:
-            raise NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+            raise _missing(name)
         found, size_bytes = fetch_part(self.client, run, path.strip("/"), target)
         copied = CopyResult(
             index=0, address=run.url, failure=None, exit_code=0, path=str(target), files=found,
@@ -277,10 +259,6 @@ class Kaggle:
             chips=known["chips"],
             workers=(Worker(0, None, None, shown),),
             state=shown,
-            health="UNKNOWN",
-            spot=False,
-            queued_resource=None,
-            runtime_version="",
             created=run.asked,
             expires=run.ends_by if run.limit_s else None,
             labels={"page": run.url},
@@ -297,43 +275,25 @@ class Kaggle:
 
     def _deletion(self, name: str, version: int | None) -> TpuDeletion:
         state = self.client.status(name, version)[0] if version else "MISSING"
-        return TpuDeletion(
-            kind="kernel",
-            name=name,
-            zone=None,
-            state=state,
-            accelerator_type=limits()["accelerator_type"],
-            chips=None,
-            usd_per_hour=0.0,
-            queued_resource=None,
-            takes_along=(),
-            remaining_disks=(),
-            provider=NAME,
-        )
+        kind = limits()["accelerator_type"]
+        return TpuDeletion("kernel", name, None, state, kind, usd_per_hour=0.0, provider=NAME)
 
     def _delete(self, planned: TpuDeletion) -> TpuDeletion:
-        def act() -> TpuDeletion:
-            version, run = self.client.version_of(planned.name), self.store.find(planned.name)
-            if version is None and not (run and run.data_set):
-                return replace(planned, outcome="already_deleted")
-            if version and self.client.status(planned.name, version)[0] not in ENDED:
-                raise WrongStateError(
-                    f"{planned.name} still runs, and deleting it would not stop it: "
-                    f"{limits()['stop']}.",
-                    hint=self.abilities.instead["stop"].replace("NAME", planned.name),
-                )
-            if version:
-                self.client.delete(planned.name)
-            if run:
-                self.store.forget(drop_data(self.client, self.store, run))
-            return replace(planned, outcome="deleted")
-
-        done = attempt(act)
-        if isinstance(done, TpuctlError):
-            return replace(planned, outcome="failed", error=done)
-        return done
+        version, run = self.client.version_of(planned.name), self.store.find(planned.name)
+        if version is None and not (run and run.data_set):
+            return replace(planned, outcome="already_deleted")
+        if version and self.client.status(planned.name, version)[0] not in ENDED:
+            raise WrongStateError(
+                f"{planned.name} still runs, and deleting it would not stop it: "
+                f"{limits()['stop']}.",
+                hint=self.abilities.instead["stop"].replace("NAME", planned.name),
+            )
+        if version:
+            self.client.delete(planned.name)
+        if run:
+            self.store.forget(drop_data(self.client, self.store, run))
+        return replace(planned, outcome="deleted")
 
 
-def _orphan(deletion: TpuDeletion) -> Orphan:
-    action = "delete" if deletion.outcome == "planned" else deletion.outcome
-    return Orphan(**{**shared(Orphan, deletion), "action": action, "deletion": deletion})
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")

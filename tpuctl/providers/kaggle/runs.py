@@ -31,7 +31,7 @@ from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
 from tpuctl.settings import state_dir
 from tpuctl.storage.local import ensure_folder, locked, write_atomically
-from tpuctl.units import format_bytes, format_count, format_duration, format_moment
+from tpuctl.units import format_bytes, format_duration, format_moment, slug
 
 SCHEMA = "tpuctl-kaggle/1"
 PREFIX = "tpuctl-"
@@ -129,7 +129,7 @@ class RunStore:
 
 
 @dataclass(frozen=True)
-class KaggleJob:
+class HostedJob:
     """What is to run: `work` for `hosted_job`, with files and folders and their places.
 
     `resume` is "last", the name of a run, or a folder with checkpoints.
@@ -165,7 +165,7 @@ class KagglePlan(Outcome):
     job: str = field(default="", metadata={"internal": True})
 
 
-def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePlan:
+def plan_run(client: KaggleClient, store: RunStore, job: HostedJob) -> KagglePlan:
     """Pack a job and read the quota; raises QuotaExceededError where no hours are left."""
     known, sources = limits(), list(job.sources)
     resumes = _resolve_resume(client, store, job)
@@ -180,15 +180,12 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         _check_quota(quota)
     most_h = min(float(known["session_hours"]), (job.limit_s or 1e9) / 3600, quota.left_hours)
     how = "in the kernel's source" if packed.fits_in_source else "as a private data set"
-    told = (
+    reasons = (
         f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
         + (f", new ones at {format_moment(quota.refreshes)}" if quota.refreshes else ""),
         f"the session ends after {format_duration(most_h * 3600)} at the latest",
-        f"sends {format_count(packed.files, 'file')} with tpuctl, "
-        f"{format_bytes(len(packed.archive))} {how}",
+        f"{packed.described} {how}",
     )
-    left_out = ", ".join(packed.left_out)
-    secret = f"Not sent, as they may hold secrets: {left_out}." if left_out else ""
     return KagglePlan(
         script=str(job.script),
         provider="kaggle",
@@ -201,8 +198,8 @@ def plan_run(client: KaggleClient, store: RunStore, job: KaggleJob) -> KagglePla
         size_bytes=len(packed.archive),
         resumes=resumes,
         adopts=adopted.name if adopted else None,
-        because=(*told, *([f"resumes from {resumes}"] if resumes else [])),
-        warnings=(secret,) if secret else (),
+        because=(*reasons, *([f"resumes from {resumes}"] if resumes else [])),
+        warnings=packed.warnings,
         key=key,
         packed=packed,
         job=job.job or Path(job.script).stem,
@@ -216,10 +213,12 @@ def submit(
 
     A `name` stands for the command.
     """
+    packed = plan.packed
+    assert packed
     with store.alone(plan.key, wait_s=5.0):
         run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
-            name = name or f"{PREFIX}{_plain(plan.job)[:24]}-{secrets.token_hex(4)}"
+            name = name or f"{PREFIX}{slug(plan.job)[:24]}-{secrets.token_hex(4)}"
             run = Run(
                 name=name.replace("--", "-"),
                 key=plan.key,
@@ -229,7 +228,8 @@ def submit(
                 out=str(Path.cwd() / name),
                 asked=client.clock.now(),
                 limit_s=plan.limit_hours * 3600,
-                data_set=None if plan.packed and plan.packed.fits_in_source else _data_slug(plan),
+                # After its content: what an interrupted command has sent is found again.
+                data_set=None if packed.fits_in_source else f"{PREFIX}{packed.sha256[:32]}",
             )
             store.write(run)
         elif run.version:
@@ -300,12 +300,6 @@ def _request(client: KaggleClient, run: Run, plan: KagglePlan, note: Note) -> di
     }
 
 
-def _data_slug(plan: KagglePlan) -> str:
-    """Name a data set after its content: what an interrupted command has sent is found again."""
-    assert plan.packed
-    return f"{PREFIX}{plan.packed.sha256[:32]}"
-
-
 def drop_data(client: KaggleClient, store: RunStore, run: Run) -> Run:
     """Delete the data set that was made for a run, unless another run still needs it."""
     if run.data_set is None:
@@ -338,7 +332,7 @@ def _open_run(store: RunStore, client: KaggleClient, key: str) -> Run | None:
     return next((run for run in runs if run.key == key and run.phase != "home"), None)
 
 
-def _resolve_resume(client: KaggleClient, store: RunStore, job: KaggleJob) -> str | None:
+def _resolve_resume(client: KaggleClient, store: RunStore, job: HostedJob) -> str | None:
     """Return the name of the run to resume from, or the absolute path of a folder."""
     # The output of a run is in a folder of its name; what Kaggle has need not be sent.
     named = job.resume or ""
@@ -375,7 +369,3 @@ def _check_quota(quota: Quota) -> None:
             f"({quota.used_hours:.1f} used, {quota.reserved_hours:.1f} reserved).{again}",
             hint="tpuctl offers",
         )
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")

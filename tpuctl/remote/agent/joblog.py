@@ -87,11 +87,6 @@ def _next_line(log: int, offset: int) -> int:
     return offset + found + 1
 
 
-def is_too_large(log: int, most_bytes: int) -> bool:
-    """Whether a log is far over its limit, because the file system has no holes."""
-    return bool(most_bytes) and os.fstat(log).st_blocks * 512 > 2 * most_bytes + (1 << 20)
-
-
 def tail_offset(log: int, lines: int) -> int:
     """Return where the last lines begin, as far as they still exist."""
     end = position = os.fstat(log).st_size

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 
 from tpuctl.remote.agent import process
-from tpuctl.remote.agent.joblog import LogLimit, is_too_large, read_from, tail_offset
+from tpuctl.remote.agent.joblog import LogLimit, read_from, tail_offset
 from tpuctl.remote.agent.run import wake_on_child
 from tpuctl.remote.agent.wire import BLOCK_BYTES, Refusal, block, note, send
 
@@ -60,8 +60,7 @@ def logs(request: dict[str, Any], stdin: BinaryIO) -> None:
     offset = request["offset"]
     if request["tail"] is not None:
         offset = tail_offset(log, request["tail"])
-    most = _request_of(job).get("log_bytes", 0)
-    send(note(job=job, offset=offset, keeps_bytes=most, too_large=is_too_large(log, most)))
+    send(note(job=job, offset=offset))
     while True:
         # The state is read first, so that output written just before the end is sent, too.
         state = _state(folder)

@@ -21,7 +21,7 @@ _NO_NAMES = ("", ".", "..")
 _TYPES = (str, str, int, int, int, str)
 _PART = (".tpuctl-", ".part")
 # How far a file that is being written may have grown since it was listed.
-_MOST_GROWTH_BYTES = 1 << 20
+_MAX_GROWTH_BYTES = 1 << 20
 _PERMISSIONS = 0o777
 # Folders within folders, and bytes: what Linux allows, and what our own recursion does.
 _DEEPEST, _LONGEST_NAME, _LONGEST_PATH = 200, 255, 4095
@@ -180,7 +180,7 @@ def _pieces(path: str, index: int, listed_bytes: int) -> Iterator[bytes]:
     try:
         before = os.fstat(file)
         missing = before.st_size
-        if missing > listed_bytes + _MOST_GROWTH_BYTES:
+        if missing > listed_bytes + _MAX_GROWTH_BYTES:
             yield RECORD.pack(index, 0) + CHANGED
             return
         yield RECORD.pack(index, missing)
