@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import enum
 import errno
 import functools
 import json
@@ -11,8 +12,8 @@ import stat
 import types
 import typing
 from collections.abc import Mapping
-from datetime import datetime
-from pathlib import Path
+from datetime import datetime, timezone
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
@@ -65,23 +66,27 @@ def read_json(path: Path) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Turn dataclasses into what JSON can hold.
+    """Turn dataclasses, dates, enums, paths and collections into what JSON can hold.
 
-    NaN and infinities become null, a datetime its ISO text, bytes base64. Fields with `internal` in
-    their metadata are left out.
+    NaN and infinities become null, a datetime ISO 8601 in UTC, bytes base64. Fields with `internal`
+    in their metadata are left out.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
         return {field.name: to_plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [to_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    if isinstance(value, enum.Enum):
+        return value.value
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def from_plain(cls: type[T], value: Any) -> T:

@@ -45,7 +45,7 @@ def _summary(diagnosis: Diagnosis) -> Table:
     rows: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("where", _where(diagnosis), answers.platform),
         ("accelerator", _hardware_line(diagnosis), answers.hardware),
-        ("frameworks", _frameworks(diagnosis), ()),
+        ("frameworks", " · ".join(f"{s.framework} {s.strategy}" for s in diagnosis.strategies), ()),
         ("state", _state_line(diagnosis), ()),
         ("host", _host_line(diagnosis), ()),
     )
@@ -59,10 +59,6 @@ def _summary(diagnosis: Diagnosis) -> Table:
 
 def _where(diagnosis: Diagnosis) -> str:
     return diagnosis.runtime + (" (recorded)" if diagnosis.is_replay else "")
-
-
-def _frameworks(diagnosis: Diagnosis) -> str:
-    return " · ".join(f"{one.framework} {one.strategy}" for one in diagnosis.strategies)
 
 
 def _host_line(diagnosis: Diagnosis) -> str:
