@@ -80,11 +80,8 @@ def explain(text: Text = None) -> None:
         tpuctl explain worker-0.log worker-1.log notebook.ipynb
         tpuctl explain F05
     """
-    output.show(tpuctl.explain(*(text or _piped())), report.render_explanation)
-
-
-def _piped() -> list[str]:
-    return [] if sys.stdin is None or sys.stdin.isatty() else ["-"]
+    piped = [] if sys.stdin is None or sys.stdin.isatty() else ["-"]
+    output.show(tpuctl.explain(*(text or piped)), report.render_explanation)
 
 
 def types(accelerator_type: Type = None) -> None:

@@ -126,9 +126,10 @@ def plan_presize(
         planned, key=lambda each: hashlib.sha256(salt + os.fsencode(each.key)).digest()
     )
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
+    parts = (tuple(shuffled[a:b]) for a, b in split_evenly(len(planned), count))
     jobs = tuple(
-        _job(base, index, count, shuffled[start:stop])
-        for index, (start, stop) in enumerate(split_evenly(len(planned), count))
+        ShardJob(_digest(base + f"{index}/{count}\n".encode(), part)[:32], index, count, part)
+        for index, part in enumerate(parts)
     )
     return Plan(
         _digest(base, planned),
@@ -196,16 +197,6 @@ def _recipe(options: PresizeOptions, labels: str) -> dict[str, Any]:
         "shard_bytes": options.shard_bytes,
         "seed": options.seed,
     }
-
-
-def _job(
-    base: bytes,
-    index: int,
-    count: int,
-    pictures: Sequence[PlannedPicture],
-) -> ShardJob:
-    digest = _digest(base + f"{index}/{count}\n".encode(), pictures)
-    return ShardJob(digest[:32], index, count, tuple(pictures))
 
 
 def _digest(head: bytes, pictures: Iterable[PlannedPicture]) -> str:
