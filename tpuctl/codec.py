@@ -110,7 +110,9 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin in (tuple, list):
         return _read_items(origin, arguments, value, where)
     if origin in (dict, Mapping) or kind is dict:
-        return _read_dict(arguments, value, where)
+        _checked(isinstance(value, dict), value, dict, where)
+        inner = arguments[1] if arguments else Any
+        return {key: _read(inner, item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple is a list in JSON
         return kind(*_read_items(tuple, tuple(_hints(kind).values()), value, where))
     if dataclasses.is_dataclass(kind):
@@ -160,12 +162,6 @@ def _read_items(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> 
     _checked(len(kinds) == len(value), value, f"{len(kinds)} items", where)
     pairs = zip(kinds, value, strict=True)
     return tuple(_read(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(pairs))
-
-
-def _read_dict(kinds: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
-    _checked(isinstance(value, dict), value, dict, where)
-    kind = kinds[1] if kinds else Any
-    return {key: _read(kind, item, f"{where}.{key}") for key, item in value.items()}
 
 
 _hints = functools.cache(typing.get_type_hints)

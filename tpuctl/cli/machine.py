@@ -29,11 +29,12 @@ Text = Annotated[
     list[str] | None,
     Argument(
         metavar="[TEXT|CODE|FILE|-]...",
-        help="An error, a code, logs or notebooks. - is stdin, the default.",
+        help="Error text, a code, or files: logs and notebooks. Default: stdin (-).",
     ),
 ]
 Type = Annotated[
-    str | None, Argument(metavar="[TYPE]", help="Accelerator type such as v5e-8, v4-32 or tpu7x-8.")
+    str | None,
+    Argument(metavar="[TYPE]", help="Accelerator type such as v5e-8; gpus lists GPUs too."),
 ]
 
 

@@ -75,7 +75,11 @@ class Folder:
         final = self._root / check_name(name)
         with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
             is_expected = self.stat(name).version == over.version if over else not final.exists()
-            return _rename(name, part, final) if is_expected else self._same(name, part)
+            if not is_expected:
+                return self._same(name, part)
+            os.replace(part, final)
+            sync_folder(final.parent)
+            return _entry(name, final.stat())
 
     def checksum(self, entry: StoredObject) -> str:
         """Compute the crc32c of a file, as hexadecimal."""
@@ -168,12 +172,6 @@ def _fill(file: BinaryIO, content: bytes | Path) -> None:
             shutil.copyfileobj(source, file)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _rename(name: str, part: Path, final: Path) -> StoredObject:
-    os.replace(part, final)
-    sync_folder(final.parent)
-    return _entry(name, final.stat())
 
 
 @contextmanager
