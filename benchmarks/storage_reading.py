@@ -43,7 +43,7 @@ def measure() -> tuple[float, float]:
 
     shelf = open_storage("gs://shelf")
     for number in range(OBJECTS):
-        shelf.create(f"photo-{number}", os.urandom(SIZE_BYTES))
+        shelf.write(f"photo-{number}", os.urandom(SIZE_BYTES))
     bucket = storage.Client.create_anonymous_client().bucket("shelf")
 
     def theirs(name: str) -> bytes:

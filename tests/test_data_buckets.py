@@ -68,9 +68,9 @@ def test_verify_and_show_read_it_there(bucket: Bucket, photos: Path, tpuctl: Tpu
     assert shown["path"] == ADDRESS
     assert sum(label["records"] for label in shown["labels"]) == 12
     first, second, *_ = [entry for entry in storage.list() if entry.name.endswith(".tfrecord")]
-    storage.replace(first, b"x" * first.size_bytes)
+    storage.write(first.name, b"x" * first.size_bytes, over=first)
     storage.delete(second)
-    storage.create("foreign.tfrecord", b"")
+    storage.write("foreign.tfrecord", b"")
     found = verify(ADDRESS)
     assert {(damage.path, damage.kind) for damage in found.damage} == {
         (first.name, "crc32c"),
@@ -133,14 +133,17 @@ class Contested:
         self._forestall(name)
         return self._storage.read(name, **how)
 
-    def replace(self, entry: StoredObject, content: bytes | Path, **how: Any) -> StoredObject:
-        self._forestall(entry.name)
-        return self._storage.replace(entry, content, **how)
+    def write(
+        self, name: str, content: bytes | Path, *, over: StoredObject | None = None, **how: Any
+    ) -> StoredObject:
+        if over:
+            self._forestall(name)
+        return self._storage.write(name, content, over=over, **how)
 
     def _forestall(self, name: str) -> None:
         if self.left:
             self.left -= 1
-            self._storage.replace(self._storage.stat(name), self._storage.read(name))
+            self._storage.write(name, self._storage.read(name), over=self._storage.stat(name))
 
 
 def test_machines_that_write_the_same_at_the_same_moment_do_not_fail_each_other(

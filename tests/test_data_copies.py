@@ -61,7 +61,7 @@ def bucket(practice: Any, monkeypatch: pytest.MonkeyPatch, made: Path) -> Bucket
 
 def put_all(folder: Path, storage: Storage) -> None:
     for name, data in contents(folder).items():
-        storage.create(name, data)
+        storage.write(name, data)
 
 
 def asked(world: Any, method: str) -> int:
@@ -112,7 +112,7 @@ def test_what_is_not_what_the_manifest_lists_is_never_given_out(
     storage = open_storage(ADDRESS)
     shard = next(entry for entry in storage.list() if entry.name.endswith(".tfrecord"))
     data = storage.read(shard.name)
-    storage.replace(shard, data[:-1] + b"!")
+    storage.write(shard.name, data[:-1] + b"!", over=shard)
     with pytest.raises(InvalidInputError, match="does not match the manifest") as given:
         copy_data_set(ADDRESS)
     assert given.value.hint == f"See all that is wrong: tpuctl data verify {ADDRESS}"

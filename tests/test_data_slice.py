@@ -40,7 +40,7 @@ def test_the_workers_of_a_slice_make_one_data_set_together(
         Practice(api, clock, tmp_path / "machines").create()
         storage = open_storage("gs://shelf/photos")
         for path in sorted(photos.rglob("*.jpg")):
-            storage.create(path.relative_to(photos).as_posix(), path)
+            storage.write(path.relative_to(photos).as_posix(), path)
         there = ("--env", f"STORAGE_EMULATOR_HOST={emulator.http}", "--env", f"PYTHONPATH={HOME}")
         command = (sys.executable, "-m", "tpuctl", "data", "presize", "gs://shelf/photos")
         options = ("gs://shelf/small", "--size", "32", "--shard-size", "4000B", "--workers", "1")

@@ -42,7 +42,7 @@ def bucket(practice: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 def upload(folder: Path, storage: Storage) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            storage.create(path.relative_to(folder).as_posix(), path)
+            storage.write(path.relative_to(folder).as_posix(), path)
 
 
 def records(folder: Path) -> list[tuple[str, int, bytes]]:
@@ -79,7 +79,7 @@ def test_what_is_a_picture_is_decided_as_in_a_folder(
         "empty.png": b"", "a/.DS_Store": b"x", "void": b"",
     }  # fmt: skip
     for name, data in strange.items():
-        storage.create(name, data)
+        storage.write(name, data)
         (tmp_path / "same" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "same" / name).write_bytes(data)
     found, same = scan_bucket(storage), scan(tmp_path / "same")
@@ -120,7 +120,7 @@ def test_a_picture_that_changes_under_the_run_is_noticed(
         if progress.task == MESSAGE and change == "deleted":
             storage.delete(victim)
         elif progress.task == MESSAGE:
-            storage.replace(victim, storage.read("class-0/000.jpg"))
+            storage.write(victim.name, storage.read("class-0/000.jpg"), over=victim)
 
     with pytest.raises(SourceChangedError, match=r"class-1/004\.jpg changed while"):
         presize(SOURCE, tmp_path / "out", SMALL, on_progress=disturb)

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from tests import lint_cases as cases
-from tpuctl.linting.checks.gone import gone_names, lookup
-from tpuctl.linting.checks.moving import equivalents
+from tpuctl.linting.checks.gone import equivalents, gone_names, lookup
 from tpuctl.linting.documents import read_notebook
 from tpuctl.linting.lint import CHECKS, Selection, check
 from tpuctl.linting.models import DATA, FAMILIES, SEVERITIES, rules

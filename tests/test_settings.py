@@ -10,7 +10,15 @@ import pytest
 
 from tests.conftest import Tpuctl
 from tpuctl.errors import InvalidInputError
-from tpuctl.settings import KEYS, Settings, cache_dir, home, load_settings, state_dir
+from tpuctl.settings import (
+    KEYS,
+    Settings,
+    cache_dir,
+    files_read_once,
+    home,
+    load_settings,
+    state_dir,
+)
 
 
 def source_of(name: str, **places: object) -> tuple[str | None, str]:
@@ -34,6 +42,17 @@ def test_each_place_wins_over_the_next(tmp_path: Path) -> None:
     assert source_of("zone", env=env, cwd=below) == ("variable", "TPUCTL_ZONE")
     flags = {"zone": "flag"}
     assert source_of("zone", env=env, cwd=below, flags=flags) == ("flag", "--zone")
+
+
+def test_a_command_reads_each_file_once_and_python_each_time(tmp_path: Path) -> None:
+    places = {"env": {"XDG_CONFIG_HOME": str(tmp_path)}, "cwd": tmp_path}
+    file = tmp_path / "tpuctl.toml"
+    file.write_text('zone = "before"')
+    with files_read_once():
+        assert source_of("zone", **places)[0] == "before"
+        file.write_text('zone = "after"')
+        assert source_of("zone", **places)[0] == "before"
+    assert source_of("zone", **places)[0] == "after"
 
 
 def test_an_empty_variable_is_not_a_setting(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def test_what_may_work_in_a_moment_is_tried_again(
         *({"on": f"storage_{on}", "error": error, "after_accept": after_accept} for on in methods),
     )
     (tmp_path / "big").write_bytes(DATA)
-    first = bad.storage.create("small", b"abc")
-    assert bad.storage.create("small", b"abc") == first
-    bad.storage.create("big", tmp_path / "big", crc32c=crc32c(DATA))
+    first = bad.storage.write("small", b"abc")
+    assert bad.storage.write("small", b"abc") == first
+    bad.storage.write("big", tmp_path / "big", crc32c=crc32c(DATA))
     assert bad.storage.read("small") == b"abc"
     assert bad.storage.read("big") == DATA
     assert bad.storage.stat("small") == first
@@ -76,7 +76,7 @@ def test_a_download_goes_on_where_it_was_cut(
 ) -> None:
     fault = {"on": "storage_get", "error": "cut", "after_bytes": 5 * MIB, "every": True}
     bad = Bad(practice, monkeypatch, fault)
-    bad.storage.create("big", DATA)
+    bad.storage.write("big", DATA)
     assert bad.storage.fetch("big", tmp_path / "down").size_bytes == len(DATA)
     assert (tmp_path / "down").read_bytes() == DATA
     assert bad.asked("storage_get") == 4
@@ -87,7 +87,7 @@ def test_corrupted_bytes_are_fetched_again(practice: Any, monkeypatch: Any, tmp_
         {"on": "storage_get", "nth": nth, "error": "corrupt", "after_bytes": 7} for nth in (1, 3)
     ]
     bad = Bad(practice, monkeypatch, *faults)
-    bad.storage.create("a", b"0123456789")
+    bad.storage.write("a", b"0123456789")
     assert bad.storage.read("a") == b"0123456789"
     bad.storage.fetch("a", tmp_path / "down")
     assert (tmp_path / "down").read_bytes() == b"0123456789"
@@ -98,7 +98,7 @@ def test_bytes_that_are_always_corrupted_are_never_given_out(
     practice: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     bad = Bad(practice, monkeypatch, {"on": "storage_get", "error": "corrupt", "every": True})
-    bad.storage.create("a", b"0123456789")
+    bad.storage.write("a", b"0123456789")
     tired = bad.soon_tired()
     for act in (lambda: tired.read("a"), lambda: tired.fetch("a", tmp_path / "x")):
         with pytest.raises(UnavailableError, match="do not match the stored crc32c"):
@@ -123,7 +123,7 @@ def test_giving_up_names_the_object_and_the_next_command(
     bad = Bad(practice, monkeypatch, fault)
     tired = bad.soon_tired()
     acts = {
-        "insert": lambda: tired.create("a", b"1"),
+        "insert": lambda: tired.write("a", b"1"),
         "get": lambda: tired.read("a"),
         "stat": lambda: tired.stat("a"),
         "list": lambda: list(tired.list()),
@@ -135,7 +135,7 @@ def test_giving_up_names_the_object_and_the_next_command(
 
 def test_waits_grow_on_the_clock_that_was_given(practice: Any, monkeypatch: Any) -> None:
     bad = Bad(practice, monkeypatch, {"on": "storage_get", "error": "internal", "every": True})
-    bad.storage.create("a", b"1")
+    bad.storage.write("a", b"1")
     began = bad.clock.now()
     with pytest.raises(UnavailableError):
         bad.soon_tired().read("a")
@@ -147,7 +147,7 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(practice: Any, monkey
     Bad(practice, monkeypatch)
     missing = open_storage("gs://elsewhere", retry=QUICK)
     for act in (
-        lambda: missing.create("a", b"1"),
+        lambda: missing.write("a", b"1"),
         lambda: missing.read("a"),
         lambda: list(missing.list()),
     ):

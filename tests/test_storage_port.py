@@ -46,7 +46,7 @@ def crc32c(data: bytes) -> str:
 @pytest.mark.parametrize("name", ["a", "b/c/d.jpg", "ein Bär/☃ %2F?#&.jpg", ".hidden", "a" * 200])
 def test_what_was_created_is_there(opened: Open, name: str) -> None:
     storage = opened()
-    entry = storage.create(name, b"0123456789")
+    entry = storage.write(name, b"0123456789")
     assert (entry.name, entry.size_bytes) == (name, 10)
     assert storage.stat(name) == entry
     assert opened().read(name) == b"0123456789"
@@ -56,12 +56,12 @@ def test_what_was_created_is_there(opened: Open, name: str) -> None:
 
 def test_ranges_are_what_there_is_of_them(opened: Open) -> None:
     storage = opened()
-    storage.create("a", b"0123456789")
+    storage.write("a", b"0123456789")
     wanted = {(0, 4): b"0123", (4, None): b"456789", (8, 9): b"89", (10, 1): b"", (99, None): b""}
     for (start, length), data in wanted.items():
         assert storage.read("a", start=start, length=length) == data
     assert storage.read("a", length=0) == b""
-    storage.create("empty", b"")
+    storage.write("empty", b"")
     assert storage.read("empty") == b""
 
 
@@ -70,7 +70,7 @@ def test_a_file_goes_up_and_comes_down_whole(opened: Open, tmp_path: Path, size:
     storage = opened()
     data = (bytes(range(256)) * (size // 256 + 1))[:size]
     (tmp_path / "up").write_bytes(data)
-    entry = storage.create("big/file", tmp_path / "up", crc32c=crc32c(data))
+    entry = storage.write("big/file", tmp_path / "up", crc32c=crc32c(data))
     assert entry.size_bytes == size
     assert storage.fetch("big/file", tmp_path / "down").version == entry.version
     assert (tmp_path / "down").read_bytes() == data
@@ -78,35 +78,35 @@ def test_a_file_goes_up_and_comes_down_whole(opened: Open, tmp_path: Path, size:
 
 def test_creating_does_not_replace_but_may_be_repeated(opened: Open) -> None:
     storage = opened()
-    first = storage.create("a", b"first")
-    assert storage.create("a", b"first").version == first.version
+    first = storage.write("a", b"first")
+    assert storage.write("a", b"first").version == first.version
     with pytest.raises(AlreadyExistsError, match="modified concurrently"):
-        storage.create("a", b"other")
+        storage.write("a", b"other")
     assert storage.read("a") == b"first"
 
 
 def test_only_the_version_that_was_seen_is_replaced(opened: Open) -> None:
     storage = opened()
-    first = storage.create("a", b"first")
-    second = storage.replace(first, b"second")
+    first = storage.write("a", b"first")
+    second = storage.write(first.name, b"second", over=first)
     assert second.version != first.version
     with pytest.raises(AlreadyExistsError):
-        storage.replace(first, b"third")
-    assert storage.replace(first, b"second").version == second.version
+        storage.write(first.name, b"third", over=first)
+    assert storage.write(first.name, b"second", over=first).version == second.version
     assert storage.read("a") == b"second"
 
 
 def test_only_the_version_that_was_seen_is_deleted(opened: Open) -> None:
     storage = opened()
-    first = storage.create("a", b"first")
-    second = storage.replace(first, b"second")
+    first = storage.write("a", b"first")
+    second = storage.write(first.name, b"second", over=first)
     with pytest.raises(AlreadyExistsError):
         storage.delete(first)
     storage.delete(second)
     storage.delete(second)
     assert list(storage.list()) == []
     with pytest.raises((NotFoundError, AlreadyExistsError)):
-        storage.replace(second, b"third")
+        storage.write(second.name, b"third", over=second)
 
 
 def test_lists_are_sorted_and_begin_as_asked(opened: Open) -> None:
@@ -115,7 +115,7 @@ def test_lists_are_sorted_and_begin_as_asked(opened: Open) -> None:
     if isinstance(storage.address, str) and not storage.address.startswith("gs://"):
         names.remove("a")
     for name in reversed(names):
-        storage.create(name, name.encode())
+        storage.write(name, name.encode())
     assert [entry.name for entry in storage.list()] == names
     assert [entry.name for entry in storage.list("a/")] == ["a/1", "a/2/x"]
     assert [entry.name for entry in storage.list("a")] == [n for n in names if n[0] == "a"]
@@ -130,7 +130,7 @@ def test_of_two_writers_at_once_one_wins(opened: Open) -> None:
         storage = opened()
         barrier.wait()
         try:
-            storage.create("race", f"writer {number}".encode() * 1000)
+            storage.write("race", f"writer {number}".encode() * 1000)
             outcomes.append("won")
         except AlreadyExistsError:
             outcomes.append("lost")
@@ -149,7 +149,7 @@ def test_of_two_writers_at_once_one_wins(opened: Open) -> None:
 )
 def test_a_name_that_some_storage_cannot_have_is_refused(opened: Open, name: str) -> None:
     with pytest.raises(InvalidInputError, match="valid object name"):
-        opened().create(name, b"")
+        opened().write(name, b"")
 
 
 def test_what_is_not_there_is_one_error(opened: Open, tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_bytes_that_are_not_what_they_were_are_not_written(opened: Open, tmp_pat
     (tmp_path / "up").write_bytes(b"changed")
     for content in (b"changed", tmp_path / "up"):
         with pytest.raises(InvalidInputError, match="Data changed"):
-            storage.create("a", content, crc32c=crc32c(b"before"))
+            storage.write("a", content, crc32c=crc32c(b"before"))
     assert list(storage.list()) == []
 
 
 def test_a_place_that_cannot_be_written_is_one_error(opened: Open, tmp_path: Path) -> None:
     storage = opened()
-    storage.create("a", b"1")
+    storage.write("a", b"1")
     with pytest.raises(WriteError):
         storage.fetch("a", tmp_path / "no" / "folder")
 

@@ -67,21 +67,5 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "api.machine": "doctor explain types config",
-    "api.cloud": "create list show wait delete gc migrate offers quota",
-    "api.watch": "watch",
-    "api.workers": "Workers run cp logs jobs stop free top ssh",
-    "api.profile": "profile ProfileCallback",
-    "api.launch": "launch",
-    "api.training": "fit lint templates bench predict",
-    "providers.gke.manifest": "GkeOptions",
-    "notebook.magics": "load_ipython_extension",
-    "training.strategies": "strategy",
-    "": "data demo emulator",
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-__all__ = ["__version__", *_NAMES]
-
-__getattr__, __dir__ = lazy(__name__, {**_NAMES, "__version__": ""})
+__getattr__, __dir__, _names = lazy(__name__, __file__)
+__all__ = ["__version__", *_names]

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import enum
 import errno
 import functools
 import json
@@ -11,8 +12,8 @@ import stat
 import types
 import typing
 from collections.abc import Mapping
-from datetime import datetime
-from pathlib import Path
+from datetime import datetime, timezone
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
@@ -72,23 +73,27 @@ def load_facts(path: Path) -> dict[str, Any]:
 
 
 def to_plain(value: Any) -> Any:
-    """Turn dataclasses into what JSON can hold.
+    """Turn dataclasses, dates, enums, paths and collections into what JSON can hold.
 
-    NaN and infinities become null, a datetime its ISO text, bytes base64. Fields with `internal` in
-    their metadata are left out.
+    NaN and infinities become null, a datetime ISO 8601 in UTC, bytes base64. Fields with `internal`
+    in their metadata are left out.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
         return {field.name: to_plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [to_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    if isinstance(value, enum.Enum):
+        return value.value
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def from_plain(cls: type[T], value: Any) -> T:
@@ -112,7 +117,9 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin in (tuple, list):
         return _read_items(origin, arguments, value, where)
     if origin in (dict, Mapping) or kind is dict:
-        return _read_dict(arguments, value, where)
+        _checked(isinstance(value, dict), value, dict, where)
+        inner = arguments[1] if arguments else Any
+        return {key: _read(inner, item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple is a list in JSON
         return kind(*_read_items(tuple, tuple(_hints(kind).values()), value, where))
     if dataclasses.is_dataclass(kind):
@@ -162,12 +169,6 @@ def _read_items(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> 
     _checked(len(kinds) == len(value), value, f"{len(kinds)} items", where)
     pairs = zip(kinds, value, strict=True)
     return tuple(_read(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(pairs))
-
-
-def _read_dict(kinds: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
-    _checked(isinstance(value, dict), value, dict, where)
-    kind = kinds[1] if kinds else Any
-    return {key: _read(kind, item, f"{where}.{key}") for key, item in value.items()}
 
 
 _hints = functools.cache(typing.get_type_hints)

@@ -32,19 +32,4 @@ if TYPE_CHECKING:
     from tpuctl.datasets.reading import read_records as read_records
     from tpuctl.datasets.verify import verify as verify
 
-_MODULES = {
-    "datasets.readers": "open_batches open_cache open_tf_dataset open_torch_dataset",
-    "api.data": "cache presize serve show",
-    "datasets.models": "CacheOptions CacheResult CopyResult Description PresizeOptions"
-    " PresizeResult VerifyResult",
-    "datasets.describe": "contact_sheet describe write_sheet",
-    "datasets.images.geometry": "yuv420_to_rgb",
-    "datasets.local_copies": "copy_data_set",
-    "datasets.reading": "Record read_records",
-    "datasets.verify": "verify",
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-__all__ = list(_NAMES)
-
-__getattr__, __dir__ = lazy(__name__, _NAMES, package="tpuctl")
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -16,11 +16,12 @@ import shlex
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.outcome import Outcome
@@ -130,23 +131,8 @@ def user_name() -> str | None:
         return None
 
 
-def user_config_dir(env: Mapping[str, str]) -> Path:
-    """Folder of the user's configuration (XDG base directories)."""
-    return _base_folder(env, "XDG_CONFIG_HOME", ".config")
-
-
-def default_cache_dir(env: Mapping[str, str]) -> Path:
-    """Folder for files that can be recreated (XDG base directories)."""
-    return _base_folder(env, "XDG_CACHE_HOME", ".cache")
-
-
-def default_state_dir(env: Mapping[str, str]) -> Path:
-    """Folder for files that must not be lost (XDG base directories)."""
-    return _base_folder(env, "XDG_STATE_HOME", ".local/state")
-
-
 def _base_folder(env: Mapping[str, str], variable: str, default: str) -> Path:
-    # The specification wants relative paths to be ignored.
+    # The specification (XDG base directories) wants relative paths to be ignored.
     named = Path(env.get(variable, ""))
     return (named if named.is_absolute() else home() / default) / "tpuctl"
 
@@ -168,24 +154,56 @@ def load_settings(
     an unknown key, or a value that is not text.
     """
     env = os.environ if env is None else env
-    ignored: list[IgnoredSetting] = []
-    user_file = user_config_dir(env) / "config.toml"
-    project = _read_project_file(cwd or Path.cwd(), user_file, ignored)
-    user = _read_trusted(user_file, ignored)
-    files = [(path, values) for path, values in (project, (user_file, user)) if values is not None]
+    user_file = _base_folder(env, "XDG_CONFIG_HOME", ".config") / "config.toml"
+    found = _read_files(cwd or Path.cwd(), user_file)
     defaults = {
-        "cache_dir": str(default_cache_dir(env)),
-        "state_dir": str(default_state_dir(env)),
+        "cache_dir": str(_base_folder(env, "XDG_CACHE_HOME", ".cache")),
+        "state_dir": str(_base_folder(env, "XDG_STATE_HOME", ".local/state")),
     }
     settings = Settings(
-        tuple(_resolve(key, flags or {}, env, files, defaults) for key in KEYS),
-        tuple(str(path) for path, _ in files),
-        tuple(ignored),
-        None if project[1] is None else str(project[0]),
+        tuple(_resolve(key, flags or {}, env, found.files, defaults) for key in KEYS),
+        tuple(str(path) for path, _ in found.files),
+        found.ignored,
+        found.project_file,
     )
     for warning in () if quiet else settings.warnings:
         on_ignored(warning)
     return settings
+
+
+class _Files(NamedTuple):
+    """The settings files that were found, with their values, and what of them is ignored."""
+
+    files: list[tuple[Path, dict[str, str]]]
+    ignored: tuple[IgnoredSetting, ...]
+    project_file: str | None
+
+
+_kept: dict[tuple[Path, Path], _Files] | None = None
+
+
+@contextmanager
+def files_read_once() -> Iterator[None]:
+    """Read each settings file once within this block, which is that of a command."""
+    global _kept
+    _kept = {}
+    try:
+        yield
+    finally:
+        _kept = None
+
+
+def _read_files(start: Path, user_file: Path) -> _Files:
+    if _kept is not None and (known := _kept.get((start, user_file))):
+        return known
+    ignored: list[IgnoredSetting] = []
+    project = _read_project_file(start, user_file, ignored)
+    user = _read_trusted(user_file, ignored)
+    files = [(path, values) for path, values in (project, (user_file, user)) if values is not None]
+    found = _Files(files, tuple(ignored), None if project[1] is None else str(project[0]))
+    if _kept is not None:
+        _kept[start, user_file] = found
+    return found
 
 
 def cache_dir() -> Path:

@@ -152,18 +152,10 @@ def serve(
     from `port` on, and everybody who reaches them can read and write your files. `on_ready` is
     called when the service runs, `note` receives a line for each event.
     """
-    from tpuctl.datasets.serve import serve_here, serve_on_hosts
+    from tpuctl.datasets.serve import serve
 
-    if where is None:
-        serve_here(
-            workers=workers,
-            port=port,
-            allow_unauthenticated=allow_unauthenticated,
-            on_ready=on_ready,
-            on_note=note,
-        )
-    hosts, access, _ = where.reach()
-    serve_on_hosts(
+    hosts, access, _ = where.reach() if where else ((), None, None)
+    serve(
         hosts,
         access,
         workers=workers,

@@ -60,17 +60,13 @@ def doctor(  # type: ignore[misc]
         replay=Path(replay) if replay else None,
         approve=confirm if fix else None,
     )
-    if not replay and _may_be_a_notebook(diagnosis.runtime):
+    in_notebook = "IPython" in sys.modules or "JPY_SESSION_NAME" in os.environ
+    if not replay and (in_notebook or diagnosis.runtime.startswith("colab")):
         from tpuctl.linting.own_notebook import look_at_own_notebook
 
         notebook = look_at_own_notebook(diagnosis.runtime)
         diagnosis = replace(diagnosis, own_notebook=notebook)
     return diagnosis
-
-
-def _may_be_a_notebook(runtime: str) -> bool:
-    in_notebook = "IPython" in sys.modules or "JPY_SESSION_NAME" in os.environ
-    return in_notebook or runtime.startswith("colab")
 
 
 def explain(*text: str) -> Explanation:

@@ -77,7 +77,7 @@ def lint(
     diff: bool = False,
     runtime: str | None = None,
 ) -> Linting:
-    """Find what in scripts and notebooks will break or crawl on a TPU, without running them.
+    """Find code in scripts and notebooks that will fail or be slow on a TPU, without running it.
 
     `select` and `ignore` are codes of rules, or beginnings of them such as T1. `fix` changes the
     files; `diff` only says how, in the result's `changes`. `runtime` is where the code will run,

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import tpuctl
+from tpuctl import settings
 from tpuctl.cli import output
 from tpuctl.cli.contents import CONTENTS, Entry
 from tpuctl.cli.options import HELP, add_common_options, command, complete_command
@@ -46,7 +47,8 @@ class Contents(TyperGroup):
         output.prepare(arguments)
         add_common_options(self)
         run = super().main
-        code = _guarded(lambda: run(arguments, prog_name="tpuctl", standalone_mode=False))
+        with settings.files_read_once():
+            code = _guarded(lambda: run(arguments, prog_name="tpuctl", standalone_mode=False))
         # Without this, Python looks once more for garbage in all that was imported.
         gc.freeze()
         sys.exit(code)

@@ -1,19 +1,17 @@
 """What shell completion offers besides commands and options: nothing is requested for it."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import read_json
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import state_dir
 
 # What may be a word of a command line without quotes.
 _WORD = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
-_MOST_BYTES = 1 << 20
 
 
 def tpus() -> Iterator[str]:
@@ -87,15 +85,9 @@ def _records(*folders: str) -> Iterator[dict[str, Any]]:
     with suppress(TpuctlError):
         state = state_dir()
         for path in chain.from_iterable(sorted((state / name).glob("*.json")) for name in folders):
-            if isinstance(document := _read(path), dict):
-                yield document
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes()) if path.stat().st_size < _MOST_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return None
+            with suppress(OSError, ValueError):
+                if isinstance(document := read_json(path), dict):
+                    yield document
 
 
 def _values(document: Any, name: str) -> Iterator[str]:

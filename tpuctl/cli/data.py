@@ -45,23 +45,37 @@ def presize(
     mode: Annotated[
         str,
         Option(
+            metavar="MODE",
             help="cover (fill and crop), contain (fit and pad with black), stretch, or short "
-            "(resize the shorter side, crop nothing)."
+            "(resize the shorter side, crop nothing).",
         ),
     ] = "cover",
-    fidelity: Annotated[str, Option(help="Decoding: fast, balanced, high or exact.")] = "balanced",
+    fidelity: Annotated[
+        str,
+        Option(metavar="fast|balanced|high|exact", help="Trade speed for quality of the resize."),
+    ] = "balanced",
     encode: Annotated[
-        str, Option(help="jpeg, webp (small), png (lossless), raw, or yuv420 (raw, half size).")
+        str,
+        Option(
+            metavar="ENCODING",
+            help="jpeg, webp (small), png (lossless), raw, or yuv420 (raw, half size).",
+        ),
     ] = "jpeg",
     container: Annotated[
-        str, Option("--format", help="tfrecord, wds (WebDataset) or arrayrecord.")
+        str,
+        Option(
+            "--format",
+            metavar="tfrecord|wds|arrayrecord",
+            help="File format; wds is WebDataset.",
+        ),
     ] = "tfrecord",
-    quality: Annotated[int, Option(help="Quality of jpeg and webp, 1 to 100.")] = 95,
+    quality: Annotated[int, Option(metavar="N", help="Quality of jpeg and webp, 1 to 100.")] = 95,
     labels: Annotated[
         str,
         Option(
-            help="folder (top-level folders), FILE.csv with path,label, none, or auto: folder if "
-            "it fits."
+            metavar="folder|FILE.csv|none|auto",
+            help="Labels: top-level folders, a CSV file with path,label, none, or auto: folders "
+            "if every image is in one.",
         ),
     ] = "auto",
     shard_size: ShardSize = "128MiB",
@@ -70,7 +84,11 @@ def presize(
         Option("--workers", metavar="N", help="Number of processes. Default: all vCPUs."),
     ] = None,
     max_bad: Annotated[
-        str, Option(help="Unreadable images to accept: 1%, 3, or auto, the larger of the two.")
+        str,
+        Option(
+            metavar="LIMIT",
+            help="Unreadable images to accept: 1%, 3, or auto, the larger of the two.",
+        ),
     ] = "auto",
     max_image_memory: Annotated[
         str, Option(metavar="SIZE", help="Leave out images that need more memory to decode.")
@@ -79,20 +97,30 @@ def presize(
         bool, Option("--retry-quarantined", help="Retry images that were left out.")
     ] = False,
     overwrite: Overwrite = False,
-    seed: Annotated[int, Option(help="Shuffle seed.")] = 0,
+    seed: Annotated[int, Option(metavar="N", help="Shuffle seed.")] = 0,
     hosts: Annotated[
         str,
         Option(
-            help="i/n: do every n-th shard; auto: this worker's share, on a TPU slice with DST in "
-            "a bucket."
+            metavar="I/N",
+            help="Build every N-th shard, from the I-th on; auto: this worker's share, on a TPU "
+            "slice with DST in a bucket.",
         ),
     ] = "auto",
     steal: Annotated[
-        bool, Option("--steal", help="Take over shards that other machines have left.")
+        bool,
+        Option(
+            "--steal",
+            help="Also build shards that other machines have not begun or have abandoned.",
+        ),
     ] = False,
-    engine: Annotated[str, Option(help="processes (on this machine) or beam.")] = "processes",
+    engine: Annotated[
+        str, Option(metavar="local|beam", help="Use processes on this machine, or Apache Beam.")
+    ] = "local",
+    runner: Annotated[
+        str | None, Option(metavar="RUNNER", help="Beam runner such as DataflowRunner.")
+    ] = None,
     beam: Annotated[
-        list[str] | None, Option(metavar="K=V", help="Beam option, such as runner=DataflowRunner.")
+        list[str] | None, Option(metavar="K=V", help="Beam option such as region=us-central1.")
     ] = None,
     zone: Annotated[
         str | None, zone_option("Zone of the TPU, to warn about buckets elsewhere.")
@@ -125,7 +153,7 @@ def presize(
         seed=seed,
         steal=steal,
         engine=cast(Any, engine),
-        beam=tuple(beam or ()),
+        beam=(*([f"runner={runner}"] if runner else ()), *(beam or ())),
         zone=zone,
         dry_run=dry_run,
     )
@@ -151,13 +179,13 @@ def cache(
         ),
     ] = None,
     variants: Annotated[
-        int, Option(metavar="N", help="How often to run the pipeline, with seeds 0, 1, ...")
+        int, Option(metavar="N", help="Number of runs of the pipeline, each with its own seed.")
     ] = 1,
     elements: Annotated[
         int | None, Option(metavar="N", help="Keep only the first N elements.")
     ] = None,
     shard_size: ShardSize = "128MiB",
-    seed: Annotated[int, Option(help="Seed of the first variant.")] = 0,
+    seed: Annotated[int, Option(metavar="N", help="Seed of the first variant.")] = 0,
     overwrite: Overwrite = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Predict size and time from a sample, write nothing.")
@@ -225,6 +253,7 @@ def serve(
     port: Annotated[
         int | None,
         Option(
+            metavar="PORT",
             min=1,
             max=65535,
             help="With --allow-unauthenticated: the dispatcher's port; workers use the next ones.",
@@ -234,8 +263,8 @@ def serve(
         bool,
         Option(
             "--allow-unauthenticated",
-            help="Listen on all interfaces: everybody on these machines and their network can "
-            "then read and write your files.",
+            help="Listen on all interfaces: anyone on these machines or their network can then "
+            "read and write your files.",
         ),
     ] = False,
     host: workers.Host = None,

@@ -29,11 +29,12 @@ Text = Annotated[
     list[str] | None,
     Argument(
         metavar="[TEXT|CODE|FILE|-]...",
-        help="An error, a code, logs or notebooks. - is stdin, the default.",
+        help="Error text, a code, or files: logs and notebooks. Default: stdin (-).",
     ),
 ]
 Type = Annotated[
-    str | None, Argument(metavar="[TYPE]", help="Accelerator type such as v5e-8, v4-32 or tpu7x-8.")
+    str | None,
+    Argument(metavar="[TYPE]", help="Accelerator type such as v5e-8; gpus lists GPUs too."),
 ]
 
 
@@ -80,11 +81,8 @@ def explain(text: Text = None) -> None:
         tpuctl explain worker-0.log worker-1.log notebook.ipynb
         tpuctl explain F05
     """
-    output.show(tpuctl.explain(*(text or _piped())), report.render_explanation)
-
-
-def _piped() -> list[str]:
-    return [] if sys.stdin is None or sys.stdin.isatty() else ["-"]
+    piped = [] if sys.stdin is None or sys.stdin.isatty() else ["-"]
+    output.show(tpuctl.explain(*(text or piped)), report.render_explanation)
 
 
 def types(accelerator_type: Type = None) -> None:

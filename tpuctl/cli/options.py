@@ -88,7 +88,10 @@ Name = Annotated[str, Argument(parser=_name, metavar="NAME", help="Name of the T
 Names = Annotated[
     list[str] | None, Argument(parser=_name, metavar="NAME...", help="Names of the TPUs.")
 ]
-Project = Annotated[str | None, Option(help="Google Cloud project. Default: the project setting.")]
+Project = Annotated[
+    str | None,
+    Option(metavar="PROJECT", help="Google Cloud project. Default: the project setting."),
+]
 Zone = Annotated[
     str | None,
     zone_option("Zone such as us-central1-a; - for all zones. Default: the zone setting."),

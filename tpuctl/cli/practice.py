@@ -15,7 +15,7 @@ from tpuctl.reporters import practice as report
 emulator = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Run a local emulator of Google Cloud, Colab and Kaggle: no bill.",
+    help="Emulate Google Cloud, Colab and Kaggle on this machine, for free.",
     epilog=examples(
         'eval "$(tpuctl emulator start --detach)"', "tpuctl emulator status", "tpuctl emulator stop"
     ),
@@ -25,7 +25,7 @@ emulator = typer.Typer(
 def demo(
     images: Annotated[
         Path | None,
-        Option(metavar="DIR", help="At least 8 images. Default: 200 generated ones."),
+        Option(metavar="DIR", help="Folder of at least 8 images. Default: 200 generated ones."),
     ] = None,
     out: Annotated[
         Path, Option(metavar="DIR", help="Folder for shards, profiles and the report.")
@@ -47,7 +47,10 @@ def start(
     scenario: Annotated[
         Path | None, Option(metavar="FILE", help="JSON file with zones, capacity and faults.")
     ] = None,
-    port: Annotated[int, Option(min=0, max=65535, help="Port of the API; 0 picks a free one.")] = 0,
+    port: Annotated[
+        int,
+        Option(metavar="PORT", min=0, max=65535, help="Port of the API; 0 picks a free one."),
+    ] = 0,
     detach: Annotated[
         bool, Option("--detach", help="Return when the emulator is running.")
     ] = False,
@@ -58,13 +61,13 @@ def start(
         bool,
         Option(
             "--allow-unauthenticated",
-            help="Ask for no secret: every user of this machine can then run commands as you.",
+            help="Require no secret: any user of this machine can then run commands as you.",
         ),
     ] = False,
 ) -> None:
-    """Start an emulator, or resume the last one; prints the variables to export.
+    """Start the emulator, or resume the last one, and print the variables to export.
 
-    With --detach, an emulator that runs already is used; it must have the same scenario.
+    With --detach, an emulator that is already running is used; it must have the same scenario.
 
     Examples:
         tpuctl emulator start

@@ -17,7 +17,7 @@ from tpuctl.reporters.training import launch_question
 profile = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Find what keeps the device waiting for input, and what helps.",
+    help="Find out why the device waits for input, and how to fix it.",
     epilog=examples(
         "tpuctl profile run photos --device-step-ms 60",
         "tpuctl profile run --out after.tpuprof -- python train.py",
@@ -75,7 +75,9 @@ def run(
     ] = None,
     model: Annotated[
         str | None,
-        Option(help="What --fit compiles: a target of tpuctl fit. Default: images."),
+        Option(
+            metavar="TARGET", help="What --fit compiles: a target of tpuctl fit. Default: images."
+        ),
     ] = None,
     verify: Annotated[
         bool, Option("--verify", help="Measure with and without each piece of advice.")
@@ -125,13 +127,13 @@ def run(
 
 @command(profile)
 def watch(
-    words: Annotated[list[str], Argument(metavar="-- CMD...", help="A program to start.")],
+    words: Annotated[list[str], Argument(metavar="-- CMD...", help="Program to start.")],
     seconds: Annotated[
-        float | None, positive_option("S", "End it after S seconds, even if no step was found.")
+        float | None, positive_option("S", "Stop the program after S seconds.")
     ] = None,
     out: OutPath = None,
 ) -> None:
-    """Show a training once a second while it runs: its steps, what it waits for, and why.
+    """Watch a training while it runs: its steps, what it waits for, and why.
 
     Examples:
         tpuctl profile watch -- python train.py
@@ -180,7 +182,7 @@ def show(
     ] = False,
     fail_if: FailIf = None,
 ) -> None:
-    """Show a profile from its file.
+    """Show a saved profile.
 
     Examples:
         tpuctl profile show before.tpuprof

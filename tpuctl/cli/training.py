@@ -104,22 +104,27 @@ def lint(
         list[Path], Argument(metavar="PATH...", help="Scripts, notebooks, or folders of them.")
     ],
     select: Annotated[
-        list[str] | None, Option(metavar="CODES", help="Only these rules, such as T1,T302.")
+        list[str] | None, Option(metavar="CODES", help="Check only these rules, such as T1,T302.")
     ] = None,
     ignore: Annotated[
-        list[str] | None, Option(metavar="CODES", help="Not these rules, such as T408.")
+        list[str] | None, Option(metavar="CODES", help="Skip these rules, such as T408.")
     ] = None,
-    fix: Annotated[bool, Option("--fix", help="Make the changes that are mechanical.")] = False,
+    fix: Annotated[
+        bool, Option("--fix", help="Apply the fixes that are safe to automate.")
+    ] = False,
     diff: Annotated[
-        bool, Option("--diff", help="Print what --fix would change, and change nothing.")
+        bool, Option("--diff", help="Print the changes of --fix without making them.")
     ] = False,
     runtime: Annotated[
         str | None,
-        Option(help="Where it will run: colab, kaggle, tpu-vm, pod, gke or cpu; or colab:v6e-1."),
+        Option(
+            metavar="RUNTIME",
+            help="Target runtime: colab, kaggle, tpu-vm, pod, gke or cpu; or colab:v6e-1.",
+        ),
     ] = None,
-    format: Annotated[LintFormat, Option(help="What to print.")] = LintFormat.TEXT,
+    format: Annotated[LintFormat, Option(help="Output format.")] = LintFormat.TEXT,
 ) -> None:
-    """Find what in scripts and notebooks will break or crawl on a TPU.
+    """Find code in scripts and notebooks that will fail or be slow on a TPU.
 
     Examples:
         tpuctl lint train.py notebooks/
@@ -139,7 +144,7 @@ def launch(
     ],
     arguments: Annotated[
         list[str] | None,
-        Argument(metavar="[-- ARGS...]", help="Passed on to the script as they are."),
+        Argument(metavar="[-- ARGS...]", help="Arguments passed to the script unchanged."),
     ] = None,
     on: Annotated[
         str,
@@ -151,10 +156,16 @@ def launch(
     host: workers.Host = None,
     settings: Annotated[
         list[str] | None,
-        Option("--set", metavar="K=V", help="Flag of the script, as in steps=100 or --steps 100."),
+        Option(
+            "--set", metavar="K=V", help="Flag of the script: steps=100 is the same as --steps 100."
+        ),
     ] = None,
-    framework: Annotated[str, Option(help="auto, tensorflow, jax or torch.")] = "auto",
-    strategy: Annotated[str, Option(help="auto, or a strategy that doctor lists.")] = "auto",
+    framework: Annotated[
+        str, Option(metavar="auto|tensorflow|jax|torch", help="Framework to train with.")
+    ] = "auto",
+    strategy: Annotated[
+        str, Option(metavar="STRATEGY", help="auto, or a strategy that tpuctl doctor lists.")
+    ] = "auto",
     cpu_devices: Annotated[
         int | None, Option(metavar="N", min=1, help="Number of virtual CPU devices.")
     ] = None,
@@ -175,7 +186,7 @@ def launch(
         str | None,
         Option(
             metavar="last|RUN|DIR",
-            help="On Kaggle and Colab: local folder to begin with; on Kaggle also a run.",
+            help="On Kaggle and Colab: local folder to start from; on Kaggle also an earlier run.",
         ),
     ] = None,
     ttl: Annotated[
@@ -197,14 +208,14 @@ def launch(
     ] = None,
     num_slices: Annotated[int, Option(metavar="N", min=1, help="On GKE: number of slices.")] = 1,
     staging: Annotated[
-        str | None, Option(metavar="gs://BUCKET", help="On GKE: where the pods get the code from.")
+        str | None, Option(metavar="gs://BUCKET", help="On GKE: bucket for the code.")
     ] = None,
-    kueue: Annotated[
-        str | None, Option(metavar="QUEUE", help="On GKE: Kueue's queue to wait in.")
-    ] = None,
+    kueue: Annotated[str | None, Option(metavar="QUEUE", help="On GKE: Kueue queue.")] = None,
     spot: Annotated[bool, Option("--spot", help="On GKE: use spot nodes.")] = False,
     flex: Annotated[bool, Option("--flex", help="On GKE: use flex-start nodes.")] = False,
-    image: Annotated[str | None, Option(help="On GKE: container image. Default: JAX's.")] = None,
+    image: Annotated[
+        str | None, Option(metavar="IMAGE", help="On GKE: container image. Default: JAX's.")
+    ] = None,
     max_restarts: Annotated[
         int, Option(metavar="N", min=0, help="On GKE: restarts after crashes.")
     ] = 3,
@@ -331,12 +342,14 @@ def run_bench(
         int, Option(metavar="N", help="Epochs; the first is reported separately.")
     ] = 4,
     examples: Annotated[int | None, Option(metavar="N", min=1, help="Examples per epoch.")] = None,
-    framework: Annotated[str, Option(help="auto, tensorflow or jax.")] = "auto",
+    framework: Annotated[
+        str, Option(metavar="auto|tensorflow|jax", help="Framework to train with.")
+    ] = "auto",
     cpu_devices: Annotated[
         int | None, Option(metavar="N", min=2, help="Also measure with N virtual CPU devices.")
     ] = None,
     plot: Annotated[
-        Path | None, Option(metavar="FILE", help="Draw microseconds per example to this PNG.")
+        Path | None, Option(metavar="FILE", help="Plot microseconds per example to this PNG file.")
     ] = None,
 ) -> None:
     """Measure how fast this machine trains at several batch sizes."""

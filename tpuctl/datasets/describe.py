@@ -48,6 +48,8 @@ def _describe(data_set: DataSet, name: str) -> Description:
         sizes[bisect(_MEGAPIXELS, record.orig_height * record.orig_width / 1e6) - 1] += 1
         flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
     lengths.sort()
+    # Every class, also an empty one, then other labels.
+    names = dict(enumerate(data_set.classes))
     spread = {}
     if lengths:
         spread = {"min": lengths[0], "median": lengths[len(lengths) // 2], "max": lengths[-1]}
@@ -57,7 +59,10 @@ def _describe(data_set: DataSet, name: str) -> Description:
         options=data_set.options,
         totals=data_set.totals,
         shards=len(data_set.shards),
-        labels=_count_labels(data_set, labels),
+        labels=tuple(
+            LabelCount(label, names.get(label, ""), labels[label])
+            for label in sorted({*names, *labels})
+        ),
         sizes=tuple(
             SizeBin(_MEGAPIXELS[index], (*_MEGAPIXELS[1:], None)[index], sizes[index])
             for index in sorted(sizes)
@@ -158,15 +163,6 @@ def _leaves(element: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield element
-
-
-def _count_labels(data_set: DataSet, labels: Counter[int]) -> tuple[LabelCount, ...]:
-    """Count every class, also empty ones, then other labels."""
-    names = dict(enumerate(data_set.classes))
-    return tuple(
-        LabelCount(label, names.get(label, ""), labels[label])
-        for label in sorted({*names, *labels})
-    )
 
 
 def _all(data_set: DataSet) -> Iterator[Glance]:

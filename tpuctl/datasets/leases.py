@@ -55,9 +55,9 @@ class Leases:
         there = self._seen.get(name)
         try:
             if there is None:
-                entry = self._storage.create(name, self._token())
+                entry = self._storage.write(name, self._token())
             elif self._clock.now() - there[1] >= _EXPIRES or self._was_ours(there[0]):
-                entry = self._storage.replace(there[0], self._token())
+                entry = self._storage.write(name, self._token(), over=there[0])
             else:
                 return False
         except AlreadyExistsError:
@@ -70,7 +70,7 @@ class Leases:
         """Show that we are still at work; a lease that another machine took over is dropped."""
         for name, entry in list(self._ours.items()):
             try:
-                renewed = self._storage.replace(entry, self._token())
+                renewed = self._storage.write(name, self._token(), over=entry)
             except TpuctlError:
                 renewed = None
             with self._lock:

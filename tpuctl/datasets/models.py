@@ -15,7 +15,7 @@ from tpuctl.units import MIB, parse_bytes
 
 Encode = Literal["jpeg", "raw", "yuv420", "webp", "png"]
 Container = Literal["tfrecord", "wds", "arrayrecord"]
-Engine = Literal["processes", "beam"]
+Engine = Literal["local", "beam"]
 
 DEFAULT_MAX_BAD = "auto"
 _LABELS = ("auto", "folder", "none")
@@ -50,7 +50,7 @@ class PresizeOptions:
     seed: int = 0
     dry_run: bool = False
     zone: str | None = None
-    engine: Engine = "processes"
+    engine: Engine = "local"
     beam: tuple[str, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     steal: bool = False
@@ -84,9 +84,9 @@ class PresizeOptions:
                 hint=f"Write --size {min(self.size)}.",
             )
         if self.steal and self.engine == "beam":
-            raise UsageError("--steal is for --engine processes: Beam deals out shards itself.")
+            raise UsageError("--steal is for --engine local: Beam deals out shards itself.")
         if self.beam and self.engine != "beam":
-            raise UsageError("--beam has no effect without --engine beam.", hint="Add it.")
+            raise UsageError("Beam options have no effect without --engine beam.", hint="Add it.")
         if self.quality != 95 and self.encode not in ("jpeg", "webp"):
             raise UsageError(f"--quality has no effect with --encode {self.encode}.")
         allowed_bad(self.max_bad, 1)

@@ -120,11 +120,16 @@ def plan_presize(
     sizes = options.sizes or (options.size,)
     largest = max(estimate_record_bytes(replace(options, size=size)) for size in sizes)
     count = count_shards(len(planned), largest * len(planned), options.shard_bytes)
-    shuffled = sorted(planned, key=lambda picture: _rank(picture.key, options.seed))
+    # By a hash: the same on every Python, and stable when other files come or go.
+    salt = f"{options.seed}\0".encode()
+    shuffled = sorted(
+        planned, key=lambda each: hashlib.sha256(salt + os.fsencode(each.key)).digest()
+    )
     base = _canonical({"options": recipe, "versions": versions, "classes": list(classes)})
+    parts = (tuple(shuffled[a:b]) for a, b in split_evenly(len(planned), count))
     jobs = tuple(
-        _job(base, index, count, shuffled[start:stop])
-        for index, (start, stop) in enumerate(split_evenly(len(planned), count))
+        ShardJob(_digest(base + f"{index}/{count}\n".encode(), part)[:32], index, count, part)
+        for index, part in enumerate(parts)
     )
     return Plan(
         _digest(base, planned),
@@ -192,21 +197,6 @@ def _recipe(options: PresizeOptions, labels: str) -> dict[str, Any]:
         "shard_bytes": options.shard_bytes,
         "seed": options.seed,
     }
-
-
-def _rank(key: str, seed: int) -> bytes:
-    """Order by a hash: the same on every Python, and stable when other files come or go."""
-    return hashlib.sha256(f"{seed}\0".encode() + os.fsencode(key)).digest()
-
-
-def _job(
-    base: bytes,
-    index: int,
-    count: int,
-    pictures: Sequence[PlannedPicture],
-) -> ShardJob:
-    digest = _digest(base + f"{index}/{count}\n".encode(), pictures)
-    return ShardJob(digest[:32], index, count, tuple(pictures))
 
 
 def _digest(head: bytes, pictures: Iterable[PlannedPicture]) -> str:

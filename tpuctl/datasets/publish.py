@@ -86,9 +86,9 @@ def put(
         # Neither request alone can write a name without looking whether it is there. Between the
         # two another machine may create or delete it; then it is the other one's turn again.
         with contextlib.suppress(AlreadyExistsError):
-            return storage.create(name, content, crc32c=crc32c, move=move)
+            return storage.write(name, content, crc32c=crc32c, move=move)
         with contextlib.suppress(AlreadyExistsError, NotFoundError):
-            storage.replace(storage.stat(name), content, crc32c=crc32c, move=move)
+            storage.write(name, content, over=storage.stat(name), crc32c=crc32c, move=move)
             return None
 
 
@@ -258,10 +258,7 @@ class Target:
         path = self.work.folder / MANIFEST
         write_atomically(path, text)
         with contextlib.suppress(AlreadyExistsError):
-            if now:
-                self.storage.replace(now.entry, path, move=True)
-            else:
-                self.storage.create(MANIFEST, path, move=True)
+            self.storage.write(MANIFEST, path, over=now.entry if now else None, move=True)
             return True
         return False
 

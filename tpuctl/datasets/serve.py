@@ -188,38 +188,57 @@ def _failed(name: str, event: _Event) -> ServiceFailedError:
     return ServiceFailedError(f"The {name} ended with {event.how}{said}.", hint=hint)
 
 
-def serve_here(
+def serve(
+    hosts: tuple[Host, ...] = (),
+    access: Access | None = None,
     *,
     workers: int | None = None,
     port: int | None = None,
+    python: str = "python3",
     allow_unauthenticated: bool = False,
     on_ready: OnService,
     on_note: OnNote,
 ) -> NoReturn:
-    """Run a dispatcher and workers until one of them keeps failing (ServiceFailedError).
+    """Run a dispatcher and workers, here or on `hosts`, until one of them keeps failing.
 
-    Ctrl-C ends all of them, then KeyboardInterrupt is raised; the death of this process ends them
-    too, however it comes. Raises UsageError, MissingExtraError.
+    Their end comes with this process, however that ends, or when a connection breaks. Raises
+    ServiceFailedError, UsageError, MissingExtraError, what kept a machine from being reached, and
+    KeyboardInterrupt when all was stopped.
     """
-    workers, is_open = check_workers(1 if workers is None else workers), allow_unauthenticated
-    _check_port(port, is_open=is_open)
-    need_modules("A tf.data service", "tensorflow", extra="tf")
-    folder = _new_folder()
+    # One worker on each machine, for each uses all vCPUs.
+    workers = max(1, len(hosts)) if workers is None else workers
+    if workers < 1:
+        raise UsageError(f"--workers has to be at least 1, not {workers}.")
+    is_open = allow_unauthenticated
+    if port is not None and not is_open:
+        raise UsageError(
+            "--port needs --allow-unauthenticated: without that, the service has no port but a "
+            "socket file that only you can open.",
+            hint="Leave --port out, and use the line that tpuctl data serve prints.",
+        )
+    # Short, because the path of a socket has at most 107 bytes; the same on all machines.
+    folder = f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"  # noqa: S108 (random name)  # nosec B108
+    addresses = [f"[{host.address}]" if ":" in host.address else host.address for host in hosts]
+    addresses = addresses or [_own_address()]
     plans = plan_servers(
-        [_own_address()], workers=workers, port=port or PORT, folder=folder, is_open=is_open
+        addresses, workers=workers, port=port or PORT, folder=folder, is_open=is_open
     )
     watch = Watch(plans, on_ready, on_note, is_open)
-    request = {"servers": plans[0], "folder": None if is_open else folder}
+    failed = None
+    if access:
+        failed = _serve_on(hosts, access, watch, folder, python)
+    else:
+        _serve_here(watch, folder)
+    raise watch.error or failed or ServiceFailedError("The tf.data service ended without an error.")
+
+
+def _serve_here(watch: Watch, folder: str) -> None:
+    need_modules("A tf.data service", "tensorflow", extra="tf")
+    request = {"servers": watch.plans[0], "folder": None if watch.is_open else folder}
     with _agent(request) as agent:
         assert agent.stdout is not None
         for line in agent.stdout:
             watch.take(line.rstrip("\n"))
-    raise watch.error or ServiceFailedError("The tf.data service ended without an error.")
-
-
-def _new_folder() -> str:
-    # Short, because the path of a socket has at most 107 bytes; the same on all machines.
-    return f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"  # noqa: S108 (random name)  # nosec B108
 
 
 def _own_address() -> str:
@@ -231,22 +250,6 @@ def _own_address() -> str:
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
-
-
-def _check_port(port: int | None, *, is_open: bool) -> None:
-    if port is not None and not is_open:
-        raise UsageError(
-            "--port needs --allow-unauthenticated: without that, the service has no port but a "
-            "socket file that only you can open.",
-            hint="Leave --port out, and use the line that tpuctl data serve prints.",
-        )
-
-
-def check_workers(workers: int) -> int:
-    """Return the number of workers; raises UsageError for less than one."""
-    if workers < 1:
-        raise UsageError(f"--workers has to be at least 1, not {workers}.")
-    return workers
 
 
 @contextmanager
@@ -325,32 +328,11 @@ class _Tunnels:
         self._watch.announce()
 
 
-def serve_on_hosts(
-    hosts: tuple[Host, ...],
-    access: Access,
-    *,
-    workers: int | None = None,
-    port: int | None = None,
-    python: str = "python3",
-    allow_unauthenticated: bool = False,
-    on_ready: OnService,
-    on_note: OnNote,
-) -> NoReturn:
-    """Run a dispatcher on the first machine and workers on all until a server keeps failing.
-
-    One worker per machine by default, for each uses all vCPUs. They end with this process, or when
-    the connection breaks. Raises ServiceFailedError, what kept a machine from being reached, and
-    KeyboardInterrupt when all was stopped.
-    """
-    workers = check_workers(len(hosts) if workers is None else workers)
-    folder, is_open = _new_folder(), allow_unauthenticated
-    _check_port(port, is_open=is_open)
-    addresses = [f"[{host.address}]" if ":" in host.address else host.address for host in hosts]
-    plans = plan_servers(
-        addresses, workers=workers, port=port or PORT, folder=folder, is_open=is_open
-    )
-    watch = Watch(plans, on_ready, on_note, is_open)
-    tunnels = None if is_open else _Tunnels(folder, hosts, watch)
+def _serve_on(
+    hosts: tuple[Host, ...], access: Access, watch: Watch, folder: str, python: str
+) -> TpuctlError | None:
+    """Run the servers over SSH; returns what kept a machine from being reached."""
+    tunnels = None if watch.is_open else _Tunnels(folder, hosts, watch)
 
     def on_line(worker: int, stream: int, line: str) -> bool:
         if stream == STDOUT:
@@ -358,12 +340,12 @@ def serve_on_hosts(
             if tunnels and tunnels.expected <= watch.machines.keys():
                 tunnels.have_all_reported.set()
         else:
-            on_note(f"[{worker}] {line}")
+            watch.on_note(f"[{worker}] {line}")
         return watch.error is None
 
     commands = {}
     for place, host in enumerate(hosts):
-        request = {"servers": plans[place], "folder": tunnels and folder, "machine": place}
+        request = {"servers": watch.plans[place], "folder": tunnels and folder, "machine": place}
         words = (python, "-c", _AGENT.read_text(), json.dumps(request))
         commands[host.index] = Command(words, {})
     try:
@@ -371,5 +353,4 @@ def serve_on_hosts(
         ends = run_each(hosts, commands, access, on_line=on_line, beside=beside)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    failed = next((end.failure for end in ends if end.failure), None)
-    raise watch.error or failed or ServiceFailedError("The tf.data service ended without an error.")
+    return next((end.failure for end in ends if end.failure), None)

@@ -35,6 +35,9 @@ def verify(
         started_s = time.monotonic()
         data_set = manifest.load(folder)
         count = len(data_set.shards)
+        maker = "tpuctl data presize SRC"
+        if data_set.encode == manifest.ELEMENTS:
+            maker = f"tpuctl data cache {shlex.quote(str(data_set.options['target']))}"
         damage = list(_check_totals(data_set))
         for number, shard in enumerate(data_set.shards):
             on_progress(Progress("verify", number, count, "shards", shard.name))
@@ -50,7 +53,7 @@ def verify(
             damage=tuple(damage),
             seconds=time.monotonic() - started_s,
             foreign=_foreign(dst, data_set),
-            maker=_maker(data_set),
+            maker=maker,
         )
 
 
@@ -163,12 +166,6 @@ def _complain(data_set: DataSet, record: Record) -> str | None:
     elif [height, width] != size:
         return f"{height}x{width}, should be {size}"
     return None
-
-
-def _maker(data_set: DataSet) -> str:
-    if data_set.encode == manifest.ELEMENTS:
-        return f"tpuctl data cache {shlex.quote(str(data_set.options['target']))}"
-    return "tpuctl data presize SRC"
 
 
 def _foreign(dst: str | Path, data_set: DataSet) -> tuple[str, ...]:

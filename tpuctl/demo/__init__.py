@@ -1,5 +1,10 @@
 """The demo, end to end on this machine: doctor, profile, presize, profile again, train, report."""
 
+from typing import TYPE_CHECKING
+
 from tpuctl.lazy import lazy
 
-__getattr__, __dir__ = lazy(__name__, {"run": "practice"}, package="tpuctl.api")
+if TYPE_CHECKING:
+    from tpuctl.api.practice import run as run
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -153,17 +153,13 @@ def _masked(start: int, lines: list[str], commands: list[Command], magics: list[
     if start < 0:
         return text
     assigned = _ASSIGNED.fullmatch(text)
-    head, magic = (assigned[1], assigned[2]) if assigned else _indent(text)
+    plain = text.lstrip()
+    head, magic = (assigned[1], assigned[2]) if assigned else (text[: -len(plain)], plain)
     sign = "%" if _AUTOMAGIC.fullmatch(magic) else ""
     commands.append(Command(start + 1, len(head), sign + magic.strip().replace("\\\n", " ")))
     place = _PLACE.format(len(magics))
     magics.append(magic)
     return head + (f"({place}" + "\n" * (len(lines) - 1) + ")" if len(lines) > 1 else place)
-
-
-def _indent(text: str) -> tuple[str, str]:
-    rest = text.lstrip()
-    return text[: len(text) - len(rest)], rest
 
 
 class _Lexer:

@@ -104,7 +104,7 @@ def _import_line(text: str) -> int:
             if not _is_harmless(node):
                 return node.lineno
             line = (node.end_lineno or node.lineno) + 1
-        elif line == 1 and _is_docstring(node):
+        elif line == 1 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             line = (node.end_lineno or node.lineno) + 1
     return line
 
@@ -115,10 +115,6 @@ def _is_harmless(node: ast.Import | ast.ImportFrom) -> bool:
     )
     roots = {name.partition(".")[0] for name in names}
     return roots <= _HARMLESS
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _changed_cells(document: Document, edits: list[Edit]) -> dict[int, str]:

@@ -15,7 +15,6 @@ from tpuctl.linting.checks import (
     gone,
     gone_hosted,
     gone_keras,
-    moving,
     will_crawl_input,
     will_crawl_steps,
     will_fail_jax_torch,
@@ -32,7 +31,6 @@ CHECKS = (
     *gone.CHECKS,
     *gone_hosted.CHECKS,
     *gone_keras.CHECKS,
-    *moving.CHECKS,
     *will_fail_tensorflow.CHECKS,
     *will_fail_jax_torch.CHECKS,
     *will_fail_notebook.CHECKS,
@@ -164,11 +162,13 @@ def _ignored_lines(document: Document) -> dict[int, frozenset[str]]:
     lines = enumerate(document.text.split("\n"), 1) if "tpuctl:" in document.text else ()
     commands = ((command.line, command.text) for command in document.commands)
     comments = ((number, _IGNORED.search(text)) for number, text in (*lines, *commands))
-    return {number: _ignored_codes(comment) for number, comment in comments if comment}
-
-
-def _ignored_codes(comment: re.Match[str]) -> frozenset[str]:
-    return frozenset(code.strip().upper() for code in (comment[1] or "").split(",") if code.strip())
+    return {
+        number: frozenset(code.strip().upper() for code in comment[1].split(",") if code.strip())
+        if comment[1]
+        else frozenset()
+        for number, comment in comments
+        if comment
+    }
 
 
 def _is_ignored(hit: Hit, ignored: dict[int, frozenset[str]]) -> bool:

@@ -90,10 +90,18 @@ class Pipelines:
         if "tf" not in self._program.modules:
             return []
         # In the order in which they run: each call of a chain needs the one before it.
-        calls = sorted(self._program.methods(*METHODS), key=_end)
+        calls = sorted(
+            self._program.methods(*METHODS),
+            key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0),
+        )
         found = [(call, pipeline) for call in calls if (pipeline := self.of(call))]
         # A map alone could be of many classes; a batch() after it tells what it is.
-        sure = {step.call for _, each in found if _is_tf_data(each) for step in each.steps}
+        sure = {
+            step.call
+            for _, each in found
+            if each.is_whole or _OWN.intersection(each.names)
+            for step in each.steps
+        }
         return [(call, pipeline) for call, pipeline in found if call in sure]
 
     def of(self, node: ast.expr, depth: int = 0) -> Pipeline | None:
@@ -148,14 +156,6 @@ class Pipelines:
                     found |= {"float"} if self._program.path(kind) == "tf.float32" else set()
             self._work[function] = frozenset(found)
         return self._work[function]
-
-
-def _end(call: ast.Call) -> tuple[int, int]:
-    return call.end_lineno or 0, call.end_col_offset or 0
-
-
-def _is_tf_data(pipeline: Pipeline) -> bool:
-    return pipeline.is_whole or bool(_OWN.intersection(pipeline.names))
 
 
 def repeats_forever(steps: tuple[Step, ...]) -> bool:

@@ -53,17 +53,15 @@ def lint_paths(
         if is_new and not problem:
             changes.append(describe_change(documents[0], done))
             fixed += done.fixed
-        as_before = diff or problem
-        found += _findings(documents, where, wanted) if as_before else _left(done)
+        if diff or problem:
+            found += _findings(documents, where, wanted)
+        else:
+            found += [placed.finding for placed in done.left]
     return Linting(ordered(found), files, fixed, where.name, tuple(changes), diff, tuple(notes))
 
 
 def _findings(documents: Sequence[Document], where: Target, wanted: Selection) -> list[Finding]:
     return [placed.finding for each in documents for placed in check(each, where, wanted)]
-
-
-def _left(done: Fixed) -> list[Finding]:
-    return [placed.finding for placed in done.left]
 
 
 def _write(document: Document, fixed: Fixed) -> str | None:

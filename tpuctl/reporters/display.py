@@ -135,7 +135,7 @@ def card(result: Outcome) -> str:
     answer, parts = answer_of(result), [part for part in flat(report) if part != ""]
     shown = [f"<b>{escape(answer)}</b>"] if answer else []
     if not answer and parts and is_line(parts[0]):
-        shown = [_bold(parts.pop(0))]
+        shown = [f'<div style="{_BOLD}">{_line(parts.pop(0))}</div>']
     while parts:
         part = parts.pop(0)
         inside = []
@@ -168,6 +168,7 @@ _CODE = (
     "font-family:ui-monospace,monospace;font-size:12px;background:rgba(128,128,128,.12);"
     "border-radius:4px;padding:6px 8px;margin:4px 0;white-space:pre-wrap;color:inherit"
 )
+_BOLD = "font-weight:600;white-space:pre-line"
 # Mixed with the notebook's ink, to be read on light and on dark.
 _COLOURS = {"red": "#d9534a", "yellow": "#b8791a", "green": "#2a9655", "cyan": "#2f86c9"}
 
@@ -212,10 +213,6 @@ def _block(part: Any) -> str:
     return f'<div style="white-space:pre-line;margin:2px 0">{_line(part)}</div>'
 
 
-def _bold(part: Text | str) -> str:
-    return f'<div style="font-weight:600;white-space:pre-line">{_line(part)}</div>'
-
-
 def _line(part: Text | str) -> str:
     """Write a text and the styles of its spans."""
     if isinstance(part, str):
@@ -223,14 +220,10 @@ def _line(part: Text | str) -> str:
     pieces, at = [], 0
     for span in sorted(part.spans, key=lambda span: span.start):
         pieces.append(escape(part.plain[at : span.start]))
-        pieces.append(_styled(part.plain[span.start : span.end], str(span.style)))
+        pieces.append(_css(escape(part.plain[span.start : span.end]), str(span.style)))
         at = span.end
     pieces.append(escape(part.plain[at:]))
     return _css("".join(pieces).strip(), str(part.style))
-
-
-def _styled(words: str, style: str) -> str:
-    return _css(escape(words), style)
 
 
 def _css(words: str, style: str) -> str:

@@ -1,14 +1,9 @@
 """The JSON document around every result (CONTRACT: schema `tpuctl/1`)."""
 
-import dataclasses
-import enum
 import json
-import math
-from collections.abc import Mapping
-from datetime import datetime, timezone
-from pathlib import PurePath
 from typing import Any
 
+from tpuctl.codec import to_plain
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable_json
 
@@ -20,7 +15,7 @@ def success(command: str, result: Outcome) -> str:
     return _document(
         command,
         result.status,
-        to_jsonable(result),
+        to_plain(result),
         errors=[_error(error.code, str(error), error.hint) for error in result.failures],
         warnings=list(result.warnings),
     )
@@ -29,28 +24,6 @@ def success(command: str, result: Outcome) -> str:
 def failure(command: str, code: str, message: str, hint: str | None) -> str:
     """Write the envelope of a command that failed before it had a result."""
     return _document(command, "error", {}, errors=[_error(code, message, hint)], warnings=[])
-
-
-def to_jsonable(value: Any) -> Any:
-    """Reduce dataclasses, enums, dates, paths and collections to what JSON knows.
-
-    A number that is not finite is unknown, and unknown is null. A field whose metadata says
-    `internal` stays inside. A date is ISO 8601 in UTC.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
-        return {field.name: to_jsonable(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {str(key): to_jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_jsonable(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value) if isinstance(value, PurePath) else value
 
 
 def _error(code: str, message: str, hint: str | None) -> dict[str, str | None]:

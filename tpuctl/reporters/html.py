@@ -51,11 +51,12 @@ def _page(title: str, *parts: str) -> str:
     the page carries the checksum of the script.
     """
     style, code = _resource("report.css"), _resource("chartist.js") + _resource("report.js")
+    checksum = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        f"script-src 'sha256-{_checksum(code)}'; style-src 'unsafe-inline'; img-src data:\">"
+        f"script-src 'sha256-{checksum}'; style-src 'unsafe-inline'; img-src data:\">"
         f"<title>{_text(title)}</title><style>{style}</style></head>"
         f"<body><main>{''.join(parts)}</main><script>{code}</script></body></html>\n"
     )
@@ -63,10 +64,6 @@ def _page(title: str, *parts: str) -> str:
 
 def _resource(name: str) -> str:
     return files("tpuctl.reporters").joinpath(name).read_text(encoding="utf-8")
-
-
-def _checksum(code: str) -> str:
-    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def without_folders(text: str) -> str:

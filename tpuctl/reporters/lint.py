@@ -56,7 +56,11 @@ def _place(finding: Finding) -> str:
 def _summary(linting: Linting) -> str:
     files = f"{linting.files} file{'s' if linting.files != 1 else ''}"
     counts = Counter(finding.severity for finding in linting.findings)
-    words = [f"{counts[each]} {_plural(each, counts[each])}" for each in SEVERITIES if counts[each]]
+    words = [
+        f"{counts[each]} {each}{'s' if counts[each] > 1 and each != 'maybe' else ''}"
+        for each in SEVERITIES
+        if counts[each]
+    ]
     found = f"{', '.join(words)} in {files}" if words else f"No findings in {files}"
     fixable = sum(finding.fixable for finding in linting.findings)
     if linting.is_dry_run:
@@ -64,10 +68,6 @@ def _summary(linting: Linting) -> str:
     if linting.changes:
         return f"{linting.fixed} fixed; left: {found[0].lower()}{found[1:]}."
     return f"{found}." + (f" {fixable} can be fixed with --fix." if fixable else "")
-
-
-def _plural(severity: str, count: int) -> str:
-    return severity if severity == "maybe" or count == 1 else f"{severity}s"
 
 
 def render_github(linting: Linting) -> str:
@@ -80,17 +80,13 @@ def _annotations(linting: Linting) -> Iterator[str]:
         # A line of a cell is not a line of the notebook's file.
         line, column = (1, 1) if f.cell else (f.line, f.column)
         message = f"cell {f.cell}, line {f.line}: {f.message}" if f.cell else f.message
-        place = f"file={_property(f.path)},line={line},col={column},title=tpuctl%20{f.code}"
-        place = place.replace("%20", " ")
+        path = _data(f.path).replace(":", "%3A").replace(",", "%2C")
+        place = f"file={path},line={line},col={column},title=tpuctl {f.code}"
         yield f"::{_ANNOTATIONS[f.severity]} {place}::{_data(message)}"
 
 
 def _data(text: str) -> str:
     return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def render_sarif(linting: Linting) -> str:

@@ -31,7 +31,14 @@ def render_diagnosis(diagnosis: Diagnosis) -> RenderableType:
     if notebook := diagnosis.own_notebook:
         parts += [layout.text(_notebook_line(notebook)), ""]
     # The code is neither wrapped nor indented, so that it can be copied.
-    parts += [layout.text(_start_line(diagnosis)), "", layout.command(_start_code(diagnosis))]
+    best = diagnosis.recommended
+    if _has_framework(diagnosis):
+        start = f"Start with {best.framework} ({best.strategy}): {best.because}"
+        code = best.snippet.rstrip()
+    else:
+        start = f"{best.because[0].upper()}{best.because[1:]} here. Install one, such as JAX:"
+        code = install_line(diagnosis.accelerator)
+    parts += [layout.text(start), "", layout.command(code)]
     lines = [*_repair_lines(diagnosis), *_trial_lines(diagnosis)]
     if diagnosis.recorded_to:
         lines += ["", f"Recorded to {diagnosis.recorded_to}, with secrets removed."]
@@ -45,7 +52,7 @@ def _summary(diagnosis: Diagnosis) -> Table:
     rows: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("where", _where(diagnosis), answers.platform),
         ("accelerator", _hardware_line(diagnosis), answers.hardware),
-        ("frameworks", _frameworks(diagnosis), ()),
+        ("frameworks", " · ".join(f"{s.framework} {s.strategy}" for s in diagnosis.strategies), ()),
         ("state", _state_line(diagnosis), ()),
         ("host", _host_line(diagnosis), ()),
     )
@@ -59,10 +66,6 @@ def _summary(diagnosis: Diagnosis) -> Table:
 
 def _where(diagnosis: Diagnosis) -> str:
     return diagnosis.runtime + (" (recorded)" if diagnosis.is_replay else "")
-
-
-def _frameworks(diagnosis: Diagnosis) -> str:
-    return " · ".join(f"{one.framework} {one.strategy}" for one in diagnosis.strategies)
 
 
 def _host_line(diagnosis: Diagnosis) -> str:
@@ -128,20 +131,6 @@ def _notebook_line(notebook: OwnNotebook) -> str:
 
 def _has_framework(diagnosis: Diagnosis) -> bool:
     return diagnosis.recommended.strategy != "not-installed"
-
-
-def _start_line(diagnosis: Diagnosis) -> str:
-    best = diagnosis.recommended
-    if _has_framework(diagnosis):
-        return f"Start with {best.framework} ({best.strategy}): {best.because}"
-    return f"{best.because[0].upper()}{best.because[1:]} here. Install one, such as JAX:"
-
-
-def _start_code(diagnosis: Diagnosis) -> str:
-    """Return the code to start with, or the command that installs a framework."""
-    if _has_framework(diagnosis):
-        return diagnosis.recommended.snippet.rstrip()
-    return install_line(diagnosis.accelerator)
 
 
 def _problem(problem: Problem) -> Iterator[RenderableType]:

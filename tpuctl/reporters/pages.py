@@ -59,7 +59,8 @@ def page(result: Outcome) -> str:
     command, report = display.command_and_report(result)
     answer, parts = display.answer_of(result), [part for part in display.flat(report) if part != ""]
     if isinstance(result, FitComparison):
-        answer = _fitting(result)
+        names = [one.accelerator_type for one in result.types if one.fits]
+        answer = f"{result.types[0].target} fits {', '.join(names) or 'none of the types'}."
     elif isinstance(result, Comparison):
         answer = _difference(result)
     elif not answer and parts and display.is_line(parts[0]):
@@ -186,11 +187,6 @@ def _difference(result: Any) -> str:
         return f"{result.before.target} and {result.after.target}"
     times = rates["after"] / rates["before"]
     return f"The input is {times:.3g} times as fast as before."
-
-
-def _fitting(result: Any) -> str:
-    names = [one.accelerator_type for one in result.types if one.fits]
-    return f"{result.types[0].target} fits {', '.join(names) or 'none of the types'}."
 
 
 def _fit(fit: Any) -> list[str]:

@@ -139,7 +139,11 @@ def _stage_table(profile: Profile, width: int) -> Table:
             # A trace has no CPU time in it, only how long work took.
             shown = "work" if profile.trace and title == "CPU" else title
             table.add_column(shown, no_wrap=True, **style)
-    small = [stage for stage in profile.stages if _is_small(stage)]
+    small = [
+        stage
+        for stage in profile.stages
+        if stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
+    ]
     room = NAME_WIDTH if width < WIDE else WIDE_NAME_WIDTH
     rows = [_stage_cells(stage, room) for stage in profile.stages if stage not in small]
     if small:
@@ -155,10 +159,6 @@ def _stage_table(profile: Profile, width: int) -> Table:
 def _rest(name: str, share: float, cpu_ms: float) -> list[RenderableType]:
     cells = (f"{share:.1%}", layout.bar(share), f"{cpu_ms:.3g}")
     return [layout.text(name, "dim"), *cells, "", "", ""]
-
-
-def _is_small(stage: Stage) -> bool:
-    return stage.share_of_cpu < 0.005 and not stage.is_bottleneck and stage.location is None
 
 
 def _stage_cells(stage: Stage, room: int) -> list[RenderableType]:

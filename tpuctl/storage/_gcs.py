@@ -100,27 +100,34 @@ class GcsStorage:
             arriving = self._reader.fetch(self._below + name, target)
         return StoredObject(name, arriving.received, arriving.generation, arriving.crc32c)
 
-    def create(
+    def write(
         self,
         name: str,
         content: bytes | Path,
         *,
+        over: StoredObject | None = None,
         crc32c: str | None = None,
         move: bool = False,
     ) -> StoredObject:
-        """Create an object; one with the same bytes that exists already is fine."""
-        return self._write(name, content, crc32c, generation=0)
-
-    def replace(
-        self,
-        entry: StoredObject,
-        content: bytes | Path,
-        *,
-        crc32c: str | None = None,
-        move: bool = False,
-    ) -> StoredObject:
-        """Replace this version of an object; raises AlreadyExistsError if another is there."""
-        return self._write(entry.name, content, crc32c, generation=int(entry.version))
+        """Create an object, or replace this version; raises AlreadyExistsError for another one."""
+        full_name = self._below + check_name(name)
+        if crc32c is not None:
+            check_checksum(content, crc32c)
+        try:
+            crc32c = crc32c or crc32c_of(content)
+        except OSError as error:
+            raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error
+        try:
+            written = self._writer().write(
+                full_name, content, crc32c, int(over.version) if over else 0
+            )
+            return self._entry(written) if written else self.stat(name)
+        except AlreadyExistsError:
+            # Our own write whose reply was lost, or another process wrote the same bytes.
+            existing = self.stat(name)
+            if existing.crc32c == crc32c:
+                return existing
+            raise
 
     def checksum(self, entry: StoredObject) -> str:
         """Return the crc32c of an object, which the service stores, as hexadecimal."""
@@ -141,26 +148,6 @@ class GcsStorage:
             return None
         placed = document.customPlacementConfig
         return Location(document.location, placed.dataLocations if placed else ())
-
-    def _write(
-        self, name: str, content: bytes | Path, crc32c: str | None, *, generation: int
-    ) -> StoredObject:
-        full_name = self._below + check_name(name)
-        if crc32c is not None:
-            check_checksum(content, crc32c)
-        try:
-            crc32c = crc32c or crc32c_of(content)
-        except OSError as error:
-            raise InvalidInputError(f"Could not read {content!r}: {error.strerror}.") from error
-        try:
-            written = self._writer().write(full_name, content, crc32c, generation)
-            return self._entry(written) if written else self.stat(name)
-        except AlreadyExistsError:
-            # Our own write whose reply was lost, or another process wrote the same bytes.
-            existing = self.stat(name)
-            if existing.crc32c == crc32c:
-                return existing
-            raise
 
     def _entry(self, item: Item) -> StoredObject:
         return StoredObject(

@@ -62,35 +62,24 @@ class Folder:
             shutil.copyfileobj(file, target)
             return _entry(name, os.fstat(file.fileno()))
 
-    def create(
+    def write(
         self,
         name: str,
         content: bytes | Path,
         *,
+        over: StoredObject | None = None,
         crc32c: str | None = None,
         move: bool = False,
     ) -> StoredObject:
-        """Create a file; one with the same bytes that exists already is fine."""
+        """Create a file, or replace this version; raises AlreadyExistsError for another one."""
         final = self._root / check_name(name)
         with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
-            if final.exists():
+            is_expected = self.stat(name).version == over.version if over else not final.exists()
+            if not is_expected:
                 return self._same(name, part)
-            return _rename(name, part, final)
-
-    def replace(
-        self,
-        entry: StoredObject,
-        content: bytes | Path,
-        *,
-        crc32c: str | None = None,
-        move: bool = False,
-    ) -> StoredObject:
-        """Replace this version of a file; raises AlreadyExistsError if another is there."""
-        final = self._root / check_name(entry.name)
-        with self._part_of(final, content, crc32c, move) as part, _locked_folder(final.parent):
-            if self.stat(entry.name).version != entry.version:
-                return self._same(entry.name, part)
-            return _rename(entry.name, part, final)
+            os.replace(part, final)
+            sync_folder(final.parent)
+            return _entry(name, final.stat())
 
     def checksum(self, entry: StoredObject) -> str:
         """Compute the crc32c of a file, as hexadecimal."""
@@ -183,12 +172,6 @@ def _fill(file: BinaryIO, content: bytes | Path) -> None:
             shutil.copyfileobj(source, file)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _rename(name: str, part: Path, final: Path) -> StoredObject:
-    os.replace(part, final)
-    sync_folder(final.parent)
-    return _entry(name, final.stat())
 
 
 @contextmanager

@@ -96,30 +96,22 @@ class Storage(Protocol):
     def fetch(self, name: str, path: Path) -> StoredObject:
         """Copy an object to a local file, verified; raises NotFoundError, WriteError."""
 
-    def create(
+    def write(
         self,
         name: str,
         content: bytes | Path,
         *,
+        over: StoredObject | None = None,
         crc32c: str | None = None,
         move: bool = False,
     ) -> StoredObject:
-        """Create an object; one with the same bytes that exists already is fine.
+        """Create an object, or replace the version `over` of it.
 
         `content` may be a local file. Raises InvalidInputError if it does not have the given
-        `crc32c`, AlreadyExistsError and WriteError. With `move`, the caller no longer needs that
-        file: a folder on the same disk renames it instead of copying it.
+        `crc32c`, WriteError, and AlreadyExistsError if another version is there now; one with the
+        same bytes is fine. With `move`, the caller no longer needs that file: a folder on the same
+        disk renames it instead of copying it.
         """
-
-    def replace(
-        self,
-        entry: StoredObject,
-        content: bytes | Path,
-        *,
-        crc32c: str | None = None,
-        move: bool = False,
-    ) -> StoredObject:
-        """Replace this version of an object; raises AlreadyExistsError if another is there."""
 
     def checksum(self, entry: StoredObject) -> str:
         """Return the crc32c of an object as hexadecimal, reading the object if necessary."""

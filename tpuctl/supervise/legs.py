@@ -77,10 +77,8 @@ class Checkpoints:
         there = {each.name: each for each in stored.list()}
         for path in sorted(self.folder.rglob("*")):
             name = path.relative_to(self.folder).as_posix()
-            if path.is_file() and name in there:
-                stored.replace(there[name], path)
-            elif path.is_file():
-                stored.create(name, path)
+            if path.is_file():
+                stored.write(name, path, over=there.get(name))
 
 
 @dataclass(frozen=True)

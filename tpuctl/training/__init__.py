@@ -14,14 +14,7 @@ if TYPE_CHECKING:
     from tpuctl.training._keras import OneCycle as OneCycle
     from tpuctl.training._predict import predict as predict
 
-_load, __dir__ = lazy(
-    __name__,
-    {
-        "LearningRateFinder": "_keras",
-        "OneCycle": "_keras",
-        "predict": "_predict",
-    },
-)
+_load, __dir__, __all__ = lazy(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:

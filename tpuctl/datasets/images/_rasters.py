@@ -137,7 +137,8 @@ def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
                 flags | alpha | Flag.FROM_16_BIT
             )
         if image.mode.startswith("I;16") or (image.mode == "I" and raster.kind == "png"):
-            return _in_bands(image, 1, _reduce_grey), flags | Flag.FROM_16_BIT
+            grey = _in_bands(image, 1, lambda band: _reduce(np.asarray(band).astype(np.uint16)))
+            return grey, flags | Flag.FROM_16_BIT
         if image.mode in ("I", "F"):
             raise BadImageError("unsupported", f"pixels of 32 bits ({image.mode})")
         if image.has_transparency_data:
@@ -168,10 +169,6 @@ def _reduce(deep: Pixels) -> Pixels:
     if small.shape[2] == 4:
         return _flatten(Image.fromarray(cv2.cvtColor(small, cv2.COLOR_BGRA2RGBA)))
     return cv2.cvtColor(small, cv2.COLOR_BGR2RGB)
-
-
-def _reduce_grey(band: Image.Image) -> Pixels:
-    return cv2.convertScaleAbs(np.asarray(band).astype(np.uint16), alpha=255 / 65535)
 
 
 def _flatten(image: Image.Image) -> Pixels:

@@ -1,4 +1,4 @@
-"""What no longer exists: names that a library has dropped, and calls that it refuses."""
+"""Names that a library has dropped or will drop, and calls that it refuses."""
 
 from __future__ import annotations
 
@@ -189,10 +189,33 @@ def spawned_processes(program: Program) -> Iterator[Hit]:
         yield Hit("T111", given, message, "maybe" if value is None else None, edits=edits)
 
 
+@cache
+def equivalents() -> dict[str, str | None]:
+    """Return what torch_xla's names are in torch_tpu; None where there is nothing yet."""
+    document = json.loads((DATA / "moving.json").read_text(encoding="utf-8"))
+    names: dict[str, str | None] = document["torch_tpu"]["names"]
+    return names
+
+
+def torch_xla(program: Program) -> Iterator[Hit]:
+    """Say once per file what will change, and what has no equivalent yet."""
+    first = next((a for a, path in program.imports if path.partition(".")[0] == "torch_xla"), None)
+    if first is None:
+        return
+    table = equivalents()
+    used = sorted({known for _, path in program.paths if (known := beginning(path, table))})
+    lines = [f"{name} → {table[name] or 'nothing yet'}" for name in used]
+    missing = [name.rpartition(".")[2] for name in used if table[name] is None]
+    message = "torch_xla will be replaced by torch_tpu (TorchTPU)"
+    message += f"; without an equivalent yet: {', '.join(missing)}." if missing else "."
+    yield Hit("T201", first, message, fix="\n".join(lines) or None)
+
+
 CHECKS = (
     dropped_names,
     sessions,
     refused_jax_calls,
     dropped_array_attributes,
     spawned_processes,
+    torch_xla,
 )

@@ -107,7 +107,8 @@ def legacy_nodes(program: Program) -> Iterator[Hit]:
     named = "COLAB_TPU_ADDR" in program.document.text
     for node in program.nodes[ast.Constant] if not named else ():
         is_address = isinstance(node.value, str) and node.value.startswith("grpc://")
-        if is_address and _is_of_tpu(program, node) and not _inside_resolver(program, node):
+        inside = any(program.called(outer) in RESOLVERS for outer in program.ancestors(node))
+        if is_address and _is_of_tpu(program, node) and not inside:
             yield Hit("T113", node, message, "warning")
     for command in program.document.commands:
         if command.text.startswith("!") and "grpc://" in command.text:
@@ -125,10 +126,6 @@ def _is_of_tpu(program: Program, node: ast.Constant) -> bool:
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     named = any("tpu" in ast.unparse(target).lower() for target in targets)
     return ":8470" in str(node.value) or named
-
-
-def _inside_resolver(program: Program, node: ast.AST) -> bool:
-    return any(program.called(outer) in RESOLVERS for outer in program.ancestors(node))
 
 
 def retired_chips(program: Program) -> Iterator[Hit]:

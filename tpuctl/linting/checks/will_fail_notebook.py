@@ -42,20 +42,13 @@ def installs(program: Program) -> Iterator[Hit]:
         found = _INSTALL.match(command.text)
         if not found:
             continue
-        names = [
-            name
-            for word in found[1].split()
-            if not word.startswith("-") and (name := _package(word)) in _FRAMEWORKS
-        ]
+        words = (word.strip("\"'") for word in found[1].split() if "://" not in word)
+        given = (package[0].lower() for word in words if (package := _NAME.match(word)))
+        names = [name for name in given if name in _FRAMEWORKS]
         if names:
             severity: Severity = "warning" if target.is_hosted else "maybe"
             message = f"This install replaces the {', '.join(names)} that the image was built with."
             yield Hit("T315", (command.line, command.column), message, severity)
-
-
-def _package(word: str) -> str:
-    found = _NAME.match(word.strip("\"'"))
-    return found[0].lower() if found and "://" not in word else ""
 
 
 def secrets(program: Program) -> Iterator[Hit]:

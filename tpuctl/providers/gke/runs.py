@@ -271,7 +271,7 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> R
         try:
             assert plan.packed
             folder, _, name = plan.archive.rpartition("/")
-            open_storage(folder).create(name, plan.packed.archive)
+            open_storage(folder).write(name, plan.packed.archive)
             path = f"{JOB_SETS}/{cluster.namespace}/jobsets"
             _translated(lambda: cluster.create(path, plan.manifest), plan.name)
         except TpuctlError as error:
