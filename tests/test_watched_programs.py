@@ -1,6 +1,7 @@
 """Programs that are watched run, end and exit exactly as they do alone."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.profiling.program.run import hooked
+import tpuctl
 
 # Trainings whose batches come from the user's Python code in the main thread.
 LOADERS = {
@@ -40,6 +41,29 @@ def batches():
     for at in range(0, 64, 4):
         yield [work(index) for index in range(at, at + 4)]
 """,
+    "keras": """
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras
+import numpy as np
+
+class Numbers(keras.utils.PyDataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, at):
+        counted.append([work(index) for index in range(4 * at, 4 * at + 4)])
+        return np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+
+counted, callbacks = [], []
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+
+def batches():
+    counted.clear()
+    model.fit(Numbers(), verbose=0, callbacks=callbacks)
+    return counted[-16:]
+""",
 }
 START = """
 import sys
@@ -58,7 +82,7 @@ def train(epochs=3):
     for _ in range(epochs):
         for batch in batches():
             seen += len(batch)
-    sys.stdout.write(f"trained on {{seen}}\n")
+    sys.stdout.write(f"trained on {{seen}}\\n")
     sys.stdout.flush()
 
 """
@@ -72,6 +96,10 @@ def batches():
     return block.watch(plain())
 
 with block:
+"""
+CALLBACK = """
+import tpuctl
+callbacks.append(tpuctl.ProfileCallback())
 """
 OWN_MODULES = "has modules named as the standard library's"
 PROGRAMS = {
@@ -167,7 +195,7 @@ PROGRAMS = {
             return number * number
         if __name__ == "__main__":
             train(1)
-            for method in ("fork", "spawn"):
+            for method in ("fork", "spawn", "forkserver"):
                 with multiprocessing.get_context(method).Pool(2) as pool:
                     print(method, pool.map(square, range(5)))
     """,
@@ -212,11 +240,140 @@ PROGRAMS = {
         print(signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGPROF))
         print(signal.getitimer(signal.ITIMER_REAL), signal.getitimer(signal.ITIMER_PROF))
     """,
-    "reads its input": "import sys; train(1); print(sys.stdin.read().upper())",
+    "reads its input": "import sys; train(1); print(input(), repr(sys.stdin.read().upper()))",
+    "exits in every way": """
+        import os, sys
+        train(1)
+        for value in (0, 3, 256, -1, True, None, "bad", (1, 2), OSError("full")):
+            if not (child := os.fork()):
+                train(1); sys.exit(value)
+            print(value, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        sys.exit(41)
+    """,
+    "is interrupted": "import os, signal; train(); os.kill(os.getpid(), signal.SIGINT); train()",
+    "is interrupted in a batch": """
+        def work(index):
+            if index == 20:
+                raise KeyboardInterrupt
+            return index
+        train()
+    """,
+    "leaves output unwritten": "import os; train(); print('lost in a pipe'); os._exit(0)",
+    "parses arguments": """
+        import argparse
+        train(1)
+        parser = argparse.ArgumentParser(description="Train.")
+        parser.add_argument("--steps", type=int, required=True)
+        parser.parse_args()
+    """,
+    "crashes": """
+        import faulthandler
+        faulthandler.enable(all_threads=False)
+        train(); faulthandler._sigsegv()
+    """,
+    "reads a wake-up descriptor": """
+        import signal, socket
+        here, there = socket.socketpair()
+        here.setblocking(False); there.setblocking(False)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        signal.set_wakeup_fd(there.fileno())
+        train(); signal.raise_signal(signal.SIGUSR1); train()
+        print(list(here.recv(1000)), signal.set_wakeup_fd(-1) == there.fileno())
+    """,
+    "reads a wake-up descriptor in a batch": """
+        import signal, socket
+        here, there = socket.socketpair()
+        here.setblocking(False); there.setblocking(False)
+        here.settimeout(0.05)
+        usual = work
+        def work(index):
+            if index == 20:
+                signal.set_wakeup_fd(there.fileno())
+            return usual(index)
+        train()
+        try:
+            print(here.recv(1000))
+        except TimeoutError:
+            print("no signal")
+    """,
+    "blocks signals": """
+        import os, signal
+        train(1); signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        train(); os.kill(os.getpid(), signal.SIGUSR1); train(1)
+        print(signal.sigpending(), signal.sigwait({signal.SIGUSR1}), signal.sigpending())
+    """,
+    "blocks signals in a batch": """
+        import signal
+        usual = work
+        def work(index):
+            if index == 20:
+                signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+                [usual(index) for _ in range(50)]
+                print(signal.sigpending(), signal.sigtimedwait(signal.valid_signals(), 0.05))
+            return usual(index)
+        train()
+    """,
+    "waits for a signal in a batch": """
+        import signal
+        signal.signal(signal.SIGALRM, lambda *_: print("rung", flush=True))
+        usual = work
+        def work(index):
+            if index == 20:
+                signal.setitimer(signal.ITIMER_REAL, 0.2); signal.pause(); print("woke")
+            return usual(index)
+        train()
+    """,
+    "takes signals in a thread": """
+        import os, signal, threading
+        train(1); signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        waits = threading.Thread(target=lambda: print(signal.sigwait({signal.SIGTERM})))
+        waits.start(); os.kill(os.getpid(), signal.SIGTERM); waits.join(); train(1)
+    """,
+    "resets every handler": """
+        import signal
+        def reset():
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                if signal.getsignal(number) is not None:
+                    print(number, signal.signal(number, signal.SIG_DFL))
+        train(1); reset(); train()
+        usual = work
+        def work(index):
+            if index == 20:
+                reset()
+            return usual(index)
+        train()
+    """,
+    "takes every real-time signal": """
+        import signal
+        taken = []
+        usual = work
+        def work(index):
+            if index == 20:
+                for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+                    print(signal.signal(number, lambda got, _: taken.append(got)))
+                    signal.raise_signal(number)
+            return usual(index)
+        train(1); train(2); print(taken)
+    """,
+    "runs asyncio": """
+        import asyncio, os, signal, sys
+        async def main():
+            asked = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
+            train(1)
+            ticks = asyncio.create_task(asyncio.sleep(0.05, "ticked"))
+            for batch in batches():
+                await asyncio.sleep(0)
+            os.kill(os.getpid(), signal.SIGUSR1); await asked.wait()
+            child = await asyncio.create_subprocess_exec(sys.executable, "-c", "exit(4)")
+            print(await ticks, await child.wait(), await asyncio.to_thread(sum, [1, 2]))
+        asyncio.run(main()); train(1)
+    """,
 }
-# Those in which threads, hooks or modules of ours could show.
+# Those with which one would notice threads, hooks or modules of ours.
 HOOKED = (
     "ends",
+    "fails",
     "forks strictly",
     "starts processes",
     "starts threads",
@@ -224,12 +381,20 @@ HOOKED = (
     OWN_MODULES,
     "executes another",
     "looks around",
+    "leaves output unwritten",
+    "blocks signals",
+    "resets every handler",
+    "runs asyncio",
 )
 CLI = [str(Path(sys.executable).with_name("tpuctl"))]
 MODES = {
-    "launch": [*CLI, "launch", "--", "train.py"],
-    "profile run": [*CLI, "profile", "run", "--", sys.executable, "train.py"],
+    "launch": [*CLI, "launch", "train.py"],
+    "run": [*CLI, "profile", "run", "--", sys.executable, "train.py"],
+    "watch": [*CLI, "profile", "watch", "--", sys.executable, "train.py"],
 }
+# A traceback shows the functions of tpuctl through which an error came, as docs/training.md says.
+_OWN_FRAME = re.compile(rf'^  File "{Path(tpuctl.__file__).parent}/.*\n(    .*\n)+', re.M)
+IN_FIT = ("ends", "fails", "cleans up", "sets an alarm", "looks around", "blocks signals")
 
 
 @dataclass(frozen=True)
@@ -238,38 +403,58 @@ class Ended:
 
     returncode: int
     stdout: str
-    stderr: str
+    stderr: str = ""
 
 
-def run(command: list[str], folder: Path, **env: str) -> Ended:
-    """Run a program with something on its stdin."""
+def run(command: list[str], folder: Path, *, merged: bool = False, **env: str) -> Ended:
+    """Run a program with something on its stdin, and its stderr in its stdout if `merged`."""
     done = subprocess.run(
         command,
         cwd=folder,
-        input="some input",
-        capture_output=True,
+        input="some\ninput",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         text=True,
         timeout=240,
         env={**os.environ, **env},
     )
     # A shell reports death by signal N as 128 + N, and so does tpuctl.
     code = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    return Ended(code, done.stdout, done.stderr)
+    shown = (_OWN_FRAME.sub("", text or "") for text in (done.stdout, done.stderr))
+    shown = (re.sub("0x[0-9a-f]{8,}", "0x", text) for text in shown)
+    return Ended(code, *shown)
 
 
 def write(folder: Path, name: str, loader: str, *, block: bool = False) -> list[str]:
-    """Write a program and say how to run it."""
+    """Write a program, with what watches it from inside if `block`, and say how to run it."""
     body = textwrap.dedent(PROGRAMS[name])
     start = START.format(loader=LOADERS[loader])
-    if loader == "plain":
-        # As many lines either way, since tracebacks show their numbers.
-        start += BLOCK if block else "\n" * (BLOCK.count("\n") - 1) + "if True:\n"
+    inside = CALLBACK if loader == "keras" else BLOCK
+    # As many lines either way, since tracebacks show their numbers.
+    start += inside if block else "\n" * inside.count("\n")
+    if loader != "keras":
+        start = start if block else start[:-1] + "if True:\n"
         body = textwrap.indent(body.strip(), "    ")
+    compile(start + body, "train.py", "exec")
     (folder / "train.py").write_text(start + body)
     if name == OWN_MODULES:
         for module in ("statistics", "graphlib"):
             (folder / f"{module}.py").write_text("OWN = 'the program has its own'\n")
     return [sys.executable, "train.py"]
+
+
+def watch_from_outside(folder: Path, mode: str, bare: list[str]) -> None:
+    """Run a program alone and in a mode, and compare."""
+    watched = run(MODES[mode], folder)
+    if mode == "launch":
+        alone = run(bare, folder)
+        assert (watched.returncode, watched.stdout) == (alone.returncode, alone.stdout)
+        assert alone.stderr in watched.stderr
+        return
+    alone = run(bare, folder, merged=True)
+    assert watched.stderr.startswith(alone.stdout)
+    if alone.returncode:
+        assert watched.returncode == alone.returncode
 
 
 @pytest.mark.slow
@@ -280,13 +465,19 @@ def test_a_block_around_a_program_changes_nothing(tmp_path: Path, name: str) -> 
     assert watched == bare
 
 
+@pytest.mark.tf
+@pytest.mark.parametrize("name", IN_FIT)
+def test_a_callback_in_fit_changes_nothing(tmp_path: Path, name: str) -> None:
+    bare = run(write(tmp_path, name, "keras"), tmp_path)
+    watched = run(write(tmp_path, name, "keras", block=True), tmp_path)
+    assert watched == bare
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", HOOKED)
-def test_hooks_change_nothing(tmp_path: Path, name: str) -> None:
-    command = write(tmp_path, name, "grain")
-    folder = tmp_path / "hooks"
-    folder.mkdir()
-    assert run(command, tmp_path, **hooked(str(folder), {})) == run(command, tmp_path)
+def test_a_program_with_grain_is_left_alone(tmp_path: Path, name: str, mode: str) -> None:
+    watch_from_outside(tmp_path, mode, write(tmp_path, name, "grain"))
 
 
 @pytest.mark.slow
@@ -301,11 +492,4 @@ def test_a_hook_that_shows_would_be_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_torch_program_is_left_alone(tmp_path: Path, name: str, mode: str) -> None:
-    bare = run(write(tmp_path, name, "torch"), tmp_path)
-    watched = run(MODES[mode], tmp_path)
-    output = watched.stdout if mode == "launch" else watched.stderr
-    assert output.startswith(bare.stdout)
-    if mode == "launch" or bare.returncode:
-        assert watched.returncode == bare.returncode
-    if mode == "launch":
-        assert watched.stdout == bare.stdout
+    watch_from_outside(tmp_path, mode, write(tmp_path, name, "torch"))

@@ -9,6 +9,7 @@ from typing import Any
 from tpuctl.codec import load_facts
 from tpuctl.errors import UsageError, did_you_mean
 from tpuctl.outcome import Outcome
+from tpuctl.units import format_count
 
 _DATA = Path(__file__).parent / "data"
 # Their slices are 2D tori; those of the others are 3D.
@@ -144,6 +145,13 @@ class TypeTable(Outcome):
     prices_as_of: str
     gpus: tuple[Gpu, ...] = ()
     gpus_as_of: str | None = None
+
+    @property
+    def in_words(self) -> str:
+        """How many there are, and which can be rented."""
+        rented = [family.generation for family in self.families if family.types]
+        gpus = f", beside {format_count(len(self.gpus), 'GPU')}" if self.gpus else ""
+        return f"{len(self.families)} TPU generations; to rent: {', '.join(rented)}{gpus}"
 
 
 def parse_type(text: str) -> tuple[str, int]:

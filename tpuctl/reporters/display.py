@@ -111,15 +111,18 @@ def line_of(result: Outcome) -> str:
     """Write the command and its answer in one line."""
     command, report = command_and_report(result)
     answer = answer_of(result) or next((str(p) for p in flat(report) if is_line(p) and p), "")
-    words = printable(" ".join((answer or str(_as_text(report))).split()))
+    words = printable(" ".join((answer.removeprefix("# ") or str(_as_text(report))).split()))
     return f"<tpuctl {command}: {words if len(words) < 200 else words[:200] + '…'}>"
 
 
 def answer_of(result: Outcome) -> str:
     """Return the answer of a report that does not begin with it."""
     from tpuctl.diagnosis.report import Diagnosis
+    from tpuctl.hardware.types import TypeTable
     from tpuctl.reporters.machine import verdict
 
+    if isinstance(result, TypeTable):
+        return result.in_words
     return verdict(printable_result(result)) if isinstance(result, Diagnosis) else ""
 
 

@@ -163,9 +163,11 @@ def run_training(
     before = _stamp(result_path)
     with _open_errors(errors) as stderr, tempfile.TemporaryDirectory(prefix="tpuctl-") as folder:
         counts = Path(folder) / "counts.json"
-        env = child_environment() if is_template(plan.script) else dict(os.environ)
+        # What a script of one's own prints is buffered as without tpuctl.
+        ours = {**child_environment(), "PYTHONUNBUFFERED": "1"}
+        env = ours if is_template(plan.script) else dict(os.environ)
         env = {name: value for name, value in env.items() if name not in plan.unset}
-        env |= {**plan.env, "PYTHONUNBUFFERED": "1", COUNTS_VARIABLE: str(counts)}
+        env |= {**plan.env, COUNTS_VARIABLE: str(counts)}
         env |= extra_env or {}
         child = subprocess.Popen(  # noqa: S603 (the user's program)
             _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin

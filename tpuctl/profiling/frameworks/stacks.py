@@ -9,6 +9,7 @@ The handler runs late if a function ends with an operation, as in `return image 
 sees the caller that received the result, and credits the function that produced it if it can tell.
 """
 
+import contextlib
 import inspect
 import json
 import opcode
@@ -22,13 +23,22 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from tpuctl.profiling.frameworks.timers import ThreadTimer, delete_timers, start_timers
+from tpuctl.profiling.frameworks.timers import (
+    ThreadTimer,
+    delete_timers,
+    give_up_if_blocked,
+    start_timers,
+)
 from tpuctl.usercode.frames import current_frames
 
 # A handler takes up to 20 us on a stack of 20 frames: together 0.3 % of one vCPU (2026-11).
 EVERY_S, CPU_EVERY_S = 0.02, 0.01
 # Samples between writes: a killed worker loses at most the last 0.2 s.
 WRITE_EVERY = 10
+NOT_SAMPLED = (
+    "Not measured: the cost of Python functions, since the program uses signals in a way that "
+    "sampling would change."
+)
 OURS = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), OURS, "<frozen")
 _TYPED_IN = ("<ipython-input", "<stdin>")
@@ -93,12 +103,14 @@ class StackSampler:
         self._timers = start_timers(
             (time.CLOCK_MONOTONIC, EVERY_S, self._in_time),
             (time.CLOCK_PROCESS_CPUTIME_ID, CPU_EVERY_S, self._in_cpu),
+            given_up=self._give_up,
         )
         if self.everywhere:
             self.resume()
 
     def resume(self) -> None:
         """Sample from now on; does nothing unless started in this process."""
+        give_up_if_blocked(self._timers)
         if self._timers and self._pid == os.getpid():
             # The time since the last sample does not go on during a pause.
             self._wall_s += time.perf_counter()
@@ -127,6 +139,15 @@ class StackSampler:
             delete_timers(self._timers)
         self._timers = []
         self.write()
+
+    def _give_up(self) -> None:
+        """Forget the samples, since they are of a part of the time only, and leave a note."""
+        self._is_running = False
+        self._timers = []
+        self.samples.clear()
+        self.write()
+        with contextlib.suppress(OSError):
+            Path(self.folder, f"{os.getpid()}.unsampled").touch()
 
     def _in_time(self, _number: int, frame: FrameType | None) -> None:
         """Credit the time since the last of these signals, also to threads that are waited for."""
@@ -322,6 +343,11 @@ def read_stacks(folder: str) -> dict[Key, Samples]:
             found.is_random |= is_random
             found.threads = max(found.threads, threads)
     return total
+
+
+def sampling_notes(folder: str) -> tuple[str, ...]:
+    """Say so if a process could not be sampled."""
+    return (NOT_SAMPLED,) if any(Path(folder).glob("*.unsampled")) else ()
 
 
 def _place(code: CodeType) -> Key | None:

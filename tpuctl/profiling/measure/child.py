@@ -14,6 +14,7 @@ from pathlib import Path
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
 from tpuctl.profiling.frameworks.source import Source
+from tpuctl.profiling.frameworks.stacks import sampling_notes
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
@@ -43,7 +44,9 @@ def measure(request: Request, channel: Channel) -> Measurement:
             raise MissingExtraError(
                 "Profiling an input pipeline", extra="tf", module=error.name or "tensorflow"
             ) from error
-        return _measure(source, request, sampler, channel)
+        measured = _measure(source, request, sampler, channel)
+        notes = (*measured.input.notes, *sampling_notes(str(scratch.path)))
+        return replace(measured, input=replace(measured.input, notes=notes))
 
 
 def _measure(source: Source, request: Request, sampler: Sampler, channel: Channel) -> Measurement:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from functools import cache
 
+from tpuctl.profiling.frameworks.timers import signals_blocked
+
 # A thread that wants the GIL requests it after sys.getswitchinterval(), 5 ms by default: an
 # overshoot of that size means that another thread held it. Every wake-up costs up to 0.2 ms on an
 # otherwise idle VM, hence ten probes a second and not fifty.
@@ -42,8 +44,10 @@ class _Thread:
         self._end.clear()
         self._has_ended.acquire()
         begun = threading.Event()
-        _thread.start_new_thread(self._enter, (begun,))
-        begun.wait()
+        # A signal that the program blocks must wait for it, and not go to this thread.
+        with signals_blocked():
+            _thread.start_new_thread(self._enter, (begun,))
+            begun.wait()
 
     def _enter(self, begun: threading.Event) -> None:
         self.thread_id = threading.get_native_id()

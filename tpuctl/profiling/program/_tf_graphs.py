@@ -164,6 +164,7 @@ def _add_model(watch: Watch, model: bytes, series: Series) -> None:
 
 def _busiest_tf_data(watch: Watch) -> Series | None:
     with watch.lock:
-        alive = [s for s in watch.series.values() if s.iterator and s.iterator() is not None]
-        quiet = [s for s in alive if s.source.kind == "tf.data"]
-        return max(quiet, key=lambda s: s.count, default=None)
+        known = [s for s in watch.series.values() if s.source.kind == "tf.data"]
+        alive = [s for s in known if s.iterator and s.iterator() is not None]
+        # The last steps of a short training may be read after its iterators are gone.
+        return max(alive or known or watch.ended, key=lambda s: s.count, default=None)

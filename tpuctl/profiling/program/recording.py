@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import to_plain
-from tpuctl.profiling.frameworks.stacks import StackSampler
+from tpuctl.profiling.frameworks.stacks import StackSampler, sampling_notes
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import grown, is_warming_up, prompt_switches, spread
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
@@ -163,7 +163,7 @@ class Recording:
             first_batch_s=series.first_batch_s,
             threadpool_size=source.threadpool_size,
             host=describe_host(str(source.settings.get("tensorflow", ""))),
-            input=Input(0, source.input.examples, 0, notes=_notes(gaps)),
+            input=Input(0, source.input.examples, 0, notes=_notes(gaps, self.sampler.folder)),
             settings=source.settings,
             lanes=source.lanes,
             runs_ahead=source.runs_ahead,
@@ -211,8 +211,9 @@ def _phases(
     return free, Phase(name="device", **common)
 
 
-def _notes(gaps: int) -> tuple[str, ...]:
-    if not gaps:
-        return ()
-    pauses = format_count(gaps, "long pause")
-    return (f"Not counted: {pauses} between steps (evaluation, checkpoints).",)
+def _notes(gaps: int, folder: str) -> tuple[str, ...]:
+    notes = sampling_notes(folder)
+    if gaps:
+        pauses = format_count(gaps, "long pause")
+        notes = (f"Not counted: {pauses} between steps (evaluation, checkpoints).", *notes)
+    return notes
