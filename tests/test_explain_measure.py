@@ -17,7 +17,17 @@ from tpuctl.diagnosis.similar import Index
 
 TEXTS = Path(__file__).parent / "explain_texts"
 # Rounds whose misses were looked at in both halves; see README.md beside them.
-OPENED = ("round1", "round2", "round3", "round8", "round16", "round18", "round19", "round20", "round23")
+OPENED = (
+    "round1",
+    "round2",
+    "round3",
+    "round8",
+    "round16",
+    "round18",
+    "round19",
+    "round20",
+    "round23",
+)
 
 
 @dataclass(frozen=True)
