@@ -475,7 +475,7 @@ def test_a_text_without_a_match_names_the_most_similar_failure_and_is_not_sure()
 
 
 def test_failures_that_are_less_similar_are_only_listed() -> None:
-    found = explain("the barrier of the workers was late")
+    found = explain("heartbeat of a task was late")
     assert (found.exit_code, found.matches) == (1, ())
     assert {each.confidence for each in found.similar} == {"low"}
     page = shown(render_explanation(found))

@@ -11,9 +11,9 @@ from tpuctl.diagnosis.catalogue import Failure, claims
 from tpuctl.diagnosis.patterns import Pattern
 
 # Fitted to the seen texts of tests/explain_texts, each without what its own thread had taught: from
-# the first score on, half of the most similar failures are right, from the second on two in five
-# lists have the right one.
-NEAREST, _LEAST, _SHOWN = 4.4, 3.3, 3
+# the first score on, nearly half of the most similar failures are right, from the second on two in
+# five lists have the right one.
+NEAREST, _LEAST, _SHOWN = 1.0, 0.85, 3
 # A power of 1 favours long patterns, of which less needs to be found; 2 favours short ones.
 _POWER = 1.25
 # A message fits into two neighbouring blocks of lines.
@@ -34,10 +34,9 @@ class Index:
         for failure, title, said in zip(self._known, titles, patterns, strict=True):
             counts.update(title.union(_words(failure.cause), _words(failure.fix), *said))
         size = len(self._known) + 1
-        # Squared, as in a product of two vectors.
-        self._weights = {w: math.log(size / (1 + count)) ** 2 for w, count in counts.items()}
-        # A word that no failure has is as rare as the rarest.
-        self._rarest = math.log(size / 2) ** 2
+        # Squared, as in a product of two vectors, and 1 for the rarest word, however many there are.
+        rarest = math.log(size / 2)
+        self._weights = {w: (math.log(size / (1 + n)) / rarest) ** 2 for w, n in counts.items()}
         self._titles = [(title, math.sqrt(self._weigh(title))) for title in titles]
         self._patterns = [
             (number, words, self._weigh(words) ** (_POWER / 2))
@@ -51,7 +50,7 @@ class Index:
                 self._users[word].append(at)
 
     def _weigh(self, words: Iterable[str]) -> float:
-        return sum(self._weights.get(word, self._rarest) for word in words)
+        return sum(self._weights.get(word, 1.0) for word in words)
 
     def rank(self, logs: Iterable[Sequence[str]]) -> list[tuple[float, Failure]]:
         """Return up to three failures with their scores, likeliest first."""
@@ -66,7 +65,11 @@ class Index:
             number, words, size = self._patterns[at]
             # No window has more of the pattern than all of them together.
             if most >= size * max(best.get(number, 0.0), _LEAST / 2):
-                score = max(self._weigh(words & window) for window, _ in windows) / size
+                # One rare word says little: "lazy" would be an error of Flax.
+                common = (words & window for window, _ in windows)
+                score = (
+                    max((self._weigh(each) for each in common if len(each) > 1), default=0.0) / size
+                )
                 best[number] = max(best.get(number, 0.0), score)
         scores = (
             (score * (1 + self._like_title(number, windows)), self._known[number])
