@@ -34,7 +34,7 @@ class Index:
         for failure, title, said in zip(self._known, titles, patterns, strict=True):
             counts.update(title.union(_words(failure.cause), _words(failure.fix), *said))
         size = len(self._known) + 1
-        # Squared, as in a product of two vectors, and 1 for the rarest word, however many there are.
+        # Squared, as in a product of two vectors; 1 for the rarest word, however many there are.
         rarest = math.log(size / 2)
         self._weights = {w: (math.log(size / (1 + n)) / rarest) ** 2 for w, n in counts.items()}
         self._titles = [(title, math.sqrt(self._weigh(title))) for title in titles]
@@ -67,9 +67,8 @@ class Index:
             if most >= size * max(best.get(number, 0.0), _LEAST / 2):
                 # One rare word says little: "lazy" would be an error of Flax.
                 common = (words & window for window, _ in windows)
-                score = (
-                    max((self._weigh(each) for each in common if len(each) > 1), default=0.0) / size
-                )
+                shared_weights = (self._weigh(each) for each in common if len(each) > 1)
+                score = max(shared_weights, default=0.0) / size
                 best[number] = max(best.get(number, 0.0), score)
         scores = (
             (score * (1 + self._like_title(number, windows)), self._known[number])
