@@ -26,6 +26,7 @@ OPENED = (
     "round18",
     "round19",
     "round20",
+    "round21",
     "round23",
 )
 
