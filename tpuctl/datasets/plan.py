@@ -319,7 +319,7 @@ def _pick(row: list[str], columns: tuple[int, int], path: Path, line: int) -> tu
     cells = [row[column].strip() if column < len(row) else "" for column in columns]
     if not all(cells):
         raise InvalidInputError(
-            f"{path}, line {line}: a path and a label are needed, there is {','.join(row)!r}.",
+            f"{path}, line {line}: expected a path and a label, not {','.join(row)!r}.",
             hint="Write `path,label`, or a header with columns of these names.",
         )
     return cells[0].removeprefix("./"), cells[1]

@@ -201,7 +201,7 @@ def _build_all(
                 return built
             if not is_waiting:
                 left = f"Other machines are building {len(missing)} of the shards"
-                on_progress(message(f"{left}; what they abandon is built here."))
+                on_progress(message(f"{left}; what they do not finish is built here."))
             is_waiting = True
             clock.sleep(POLL_S)
             leases.look()
@@ -328,8 +328,8 @@ def publish(
             f"--max-bad {len(left_out)}; the finished work is kept."
         )
     raise InvalidInputError(
-        f"{len(left_out)} of {images} images in {run.source} cannot be used, "
-        f"{allowed} would be allowed: {shown}{more}.",
+        f"{len(left_out)} of {images} images in {run.source} cannot be used; "
+        f"the limit is {allowed}: {shown}{more}.",
         hint=hint,
     )
 

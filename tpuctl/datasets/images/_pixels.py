@@ -182,10 +182,6 @@ def _check_shape(image: bytes, encode: str, shape: tuple[int, int, int]) -> None
             raise ValueError(f"it is {header.height}x{header.width}, not {height}x{width}")
 
 
-def _decode_raw(image: bytes, shape: tuple[int, int, int]) -> Pixels:
-    return np.frombuffer(image, np.uint8).reshape(shape)
-
-
 def _decode_jpeg(image: bytes, shape: tuple[int, int, int]) -> Pixels:
     pixels: Pixels = simplejpeg.decode_jpeg(image, "RGB", strict=True)
     return pixels
@@ -217,7 +213,7 @@ def _decode_planes(image: bytes, shape: tuple[int, int, int]) -> Pixels:
 
 
 _DECODERS: dict[str, Callable[[bytes, tuple[int, int, int]], Pixels]] = {
-    "raw": _decode_raw,
+    "raw": lambda image, shape: np.frombuffer(image, np.uint8).reshape(shape),
     "yuv420": _decode_planes,
     "jpeg": _decode_jpeg,
     "webp": _decode_by_opencv,

@@ -60,7 +60,7 @@ class Work:
         """Make the folder; raises WriteError."""
         with translated_write_errors(self.folder):
             if self.folder.is_symlink():
-                raise OSError("it is a link; what it leads to is not ours")
+                raise OSError("it is a symbolic link")
             if self.private:
                 ensure_folder(self.folder.parent, private=True)
             self.folder.mkdir(parents=True, exist_ok=True)
