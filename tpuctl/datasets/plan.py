@@ -235,7 +235,7 @@ class Labelling:
 def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
     """Label images by `folder`, by a file `*.csv`, not at all (`none`), or as fits (`auto`).
 
-    `auto` takes the first-level folders as classes when every image lies in one and there are at
+    `auto` takes the first-level folders as classes when every image is in one and there are at
     least two. Raises InvalidInputError and NotFoundError if that is impossible.
     """
     if how.lower().endswith(".csv"):

@@ -29,7 +29,7 @@ _CUBIC_UP_TO_AVERAGED = 1.0
 # A bilinear sample averages two pixels, so that steps of up to two overlook none.
 _LONGEST_STEP = 2.0
 _CUBIC_REACH = 2
-# How far from where it should be a sample may lie, in pixels: too little to show.
+# How far a sample may be moved, in pixels: too little to see.
 _SNAP = 1 / 32
 # A longer one would cost more than the reference does.
 _LONGEST_LEAD = 128

@@ -1,6 +1,6 @@
 """The hidden folder in which the shards of a data set are made, and the journal of those done.
 
-Whatever lies there is trusted only after its size and crc32c have been compared with the journal.
+Files in it are trusted only after their size and crc32c have been compared with the journal.
 """
 
 import contextlib
