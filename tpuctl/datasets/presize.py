@@ -260,14 +260,13 @@ def _build(
 
 
 def _check_space(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
-    """Compare the free space with what will be written, before the first byte is written."""
+    """Compare the free space with what will be written, before the first byte."""
     lead, target = sizes[0].run, sizes[0].target
     # A shared target takes each shard as soon as it is finished: one per worker, one on its way.
     at_once = min(lead.workers + 1, len(missing)) if target.shared else len(missing)
     if lead.options.format != "tfrecord":
-        at_once += min(
-            lead.workers, len(missing)
-        )  # Shards are on disk twice while they are packed.
+        # Shards are on disk twice while they are packed.
+        at_once += min(lead.workers, len(missing))
     needed = sum(size.run.plan.estimated_bytes for size in sizes) * at_once // len(lead.plan.jobs)
     parts = (size.target.work.part(job.id) for size in sizes for job in size.run.plan.jobs)
     needed -= sum(part.stat().st_size for part in parts if part.exists())
