@@ -168,8 +168,8 @@ def test_the_command_and_python_do_the_same(
         warnings.simplefilter("always")
         made = create("t1", "v5e-8", zone=(B, A), ttl_s=3600.0)
     (second,) = there.api.list_nodes(A).items
-    assert to_plain(plan) == planned.data
-    assert comparable(to_plain(made)) == comparable(typed.data)
+    assert plan.to_dict() == planned.data
+    assert comparable(made.to_dict()) == comparable(typed.data)
     assert second.metadata["ssh-keys"] == first.metadata["ssh-keys"]
     told = [line.removeprefix("Warning: ") for line in typed.stderr.splitlines() if "ning" in line]
     assert [str(warning.message) for warning in warned] == told == [*plan.warnings]
@@ -182,7 +182,7 @@ def test_a_failure_has_the_same_data_in_python(here: CloudWorld, tpuctl: Tpuctl)
     typed = tpuctl(*CREATE, "--zone", B, "--yes", "--json")
     result = create("t1", "v5e-8", zone=B, check=False, dry_run=False)
     assert isinstance(result, NotCreated)
-    assert comparable(to_plain(result)) == comparable(typed.data)
+    assert comparable(result.to_dict()) == comparable(typed.data)
     assert [str(error) for error in result.failures] == [
         error["message"] for error in typed.document["errors"]
     ]

@@ -187,7 +187,7 @@ def test_a_small_sample_is_less_sure_than_a_large_one() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        ("nothing", InvalidInputError, "gave no element"),
+        ("nothing", InvalidInputError, "yielded no elements"),
         ("odd", InvalidInputError, "Could not keep element 0 .* is a object"),
         ("changes", InvalidInputError, "Could not keep element 1 .* differ from"),
         ("number", InvalidInputError, "returned a int, which has no elements"),

@@ -161,7 +161,10 @@ def test_what_a_dead_machine_has_begun_is_taken_over(
         [run], Part(), on_progress=lambda progress: said.append(progress.note), clock=clock
     )
     assert clock.now() - START >= timedelta(seconds=90)
-    assert "Other machines are building 1 of the shards; what they abandon is built here." in said
+    assert (
+        "Other machines are building 1 of the shards; what they do not finish is built here."
+        in said
+    )
     presize(photos, tmp_path / "alone", SMALL)
     assert content(storage) == contents(tmp_path / "alone")
 

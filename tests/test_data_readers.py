@@ -142,7 +142,7 @@ def test_a_damaged_or_exchanged_shard_is_one_error_while_reading(tmp_path: Path)
     shards = sorted((tmp_path / "out").glob("*.tfrecord"))
     whole = shards[0].read_bytes()
     shards[0].write_bytes(whole[:-9])
-    with pytest.raises(InvalidInputError, match="cut short"):
+    with pytest.raises(InvalidInputError, match="truncated"):
         list(open_batches(tmp_path / "out", 8, steps=1))
     shards[0].write_bytes(b"")
     with pytest.raises(InvalidInputError, match="holds 0 records, the manifest lists"):

@@ -82,10 +82,7 @@ def test_the_file_has_the_format_that_earlier_versions_read_and_wrote(journal: J
     )
     journal.intend(written)
     path = journal.folder / f"{written.create_id}.json"
-    # Earlier versions wrote UTC as +00:00, and read both.
-    assert path.read_text() == FIRST_FORMAT.replace("+00:00", "Z")
-    assert journal.find(written.create_id) == written
-    path.write_text(FIRST_FORMAT)
+    assert path.read_text() == FIRST_FORMAT
     assert journal.find(written.create_id) == written
 
 

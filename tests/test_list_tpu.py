@@ -9,7 +9,6 @@ import pytest
 
 from tpuctl.cloud.models import LABEL_TTL_S, Endpoint, Node, QueuedResource
 from tpuctl.cloud.tpu import describe_node, describe_queued
-from tpuctl.codec import to_plain
 
 CREATED = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 CONTRACT = {
@@ -40,7 +39,7 @@ def test_the_tpu_object_has_the_keys_of_the_contract_and_dates_in_utc() -> None:
         now=CREATED + timedelta(minutes=30),
         emulated=True,
     )
-    data = json.loads(json.dumps(to_plain(tpu)))
+    data = json.loads(json.dumps(tpu.to_dict()))
     assert set(data) >= CONTRACT
     assert (data["created"], data["expires"]) == ("2026-11-20T12:00:00Z", "2026-11-20T13:00:00Z")
     assert data["workers"] == [

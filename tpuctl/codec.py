@@ -11,7 +11,7 @@ import os
 import stat
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, TypeVar
@@ -72,25 +72,31 @@ def load_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def to_plain(value: Any) -> Any:
+def utc(moment: datetime) -> str:
+    """Write a moment in UTC, as results show it: `2026-11-22T12:30:00Z`."""
+    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def to_plain(value: Any, *, moment: Callable[[datetime], str] = datetime.isoformat) -> Any:
     """Turn dataclasses, dates, enums, paths and collections into what JSON can hold.
 
-    NaN and infinities become null, a datetime ISO 8601 in UTC, bytes base64. Fields with `internal`
-    in their metadata are left out.
+    NaN and infinities become null, bytes base64. Fields with `internal` in their metadata are left
+    out. `moment` writes a datetime.
     """
+    plain = functools.partial(to_plain, moment=moment)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not f.metadata.get("internal")]
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        return moment(value)
     if isinstance(value, enum.Enum):
         return value.value
     return str(value) if isinstance(value, PurePath) else value

@@ -32,9 +32,9 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the `data` that the command prints with `--json`."""
-        from tpuctl.codec import to_plain  # not needed to show a result
+        from tpuctl.codec import to_plain, utc  # not needed to show a result
 
-        return dict(to_plain(self))
+        return dict(to_plain(self, moment=utc))
 
     def save(self, path: str | Path) -> Path:
         """Write the result as the command's JSON (.json) or HTML (.html); a profile as .tpuprof."""

@@ -163,14 +163,11 @@ class _Asked:
 
     def refuse(self, where: str, *names: str, hint: str = "") -> None:
         """Raise UsageError for arguments that were given and have no effect there."""
-        given = {_flag(name): getattr(self, name) or None for name in names}
+        flags = {name: "--" + name.removesuffix("_s").replace("_", "-") for name in names}
+        given = {flag: getattr(self, name) or None for name, flag in flags.items()}
         if "check" in names:
             given["--no-check"] = self.check is False
         refuse_unused(given, where, hint=hint)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.removesuffix("_s").replace("_", "-")
 
 
 def _launch_anywhere(asked: _Asked) -> Launched:

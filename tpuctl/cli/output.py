@@ -171,7 +171,7 @@ def note(message: str) -> None:
     try:
         typer.echo(printable(message, lines=True).replace("\n", "\n    "), err=True)
     except OSError:
-        # Nobody reads it: that must not stop what the command does.
+        # The reader has closed stderr: the command must not stop for that.
         _redirect_to_null(sys.stderr)
 
 

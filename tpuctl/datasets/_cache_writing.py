@@ -144,7 +144,7 @@ class Feed:
 
     def nothing(self) -> InvalidInputError:
         """The error of a pipeline without elements."""
-        return InvalidInputError(f"{self._source.text} gave no element.")
+        return InvalidInputError(f"{self._source.text} yielded no elements.")
 
     def records(self) -> Iterator[bytes]:
         """Yield every record; raises TargetError and InvalidInputError."""

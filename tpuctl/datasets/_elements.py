@@ -99,5 +99,5 @@ def _dtype(name: str) -> "np.dtype[Any]":
         name = getattr(ml_dtypes, name, name)
     dtype: np.dtype[Any] = np.dtype(name)
     if dtype.hasobject:
-        raise ValueError(f"{name} is not a type of numbers")
+        raise ValueError(f"{name} is not a numeric type")
     return dtype

@@ -67,7 +67,7 @@ class _Walk:
 def scan(folder: Path, target: Path | None = None) -> ScanResult:
     """Find every image below a folder; raises NotFoundError and InvalidInputError.
 
-    A link to a folder is followed unless `folder` or `target` lies in there: that would read files
+    A link to a folder is followed unless `folder` or `target` is inside it: that would read files
     outside the source, or the results of the last run. Both paths must be free of links.
     """
     if not folder.exists():
@@ -124,7 +124,7 @@ def _files(walk: _Walk) -> Iterator[str]:
 
 
 def _is_off_limits(place: Path, walk: _Walk) -> bool:
-    """Whether the source or the target lies in a linked folder, or the folder in the target."""
+    """Whether the source or the target is in a linked folder, or the folder in the target."""
     real = Path(os.path.realpath(place))
     if walk.folder in (real, *real.parents):
         return False

@@ -20,8 +20,8 @@ def check_places(src: str | Path, dst: str | Path) -> tuple[str, str]:
     target = bucket_of(dst) or str(local_target(dst))
     if f"{target}/".startswith(f"{source.rstrip('/')}/"):
         raise UsageError(
-            f"The target {dst} lies inside the source {src}: the next run would read it.",
-            hint="Choose a target beside the source.",
+            f"The target {dst} is inside the source {src}: the next run would read it.",
+            hint="Choose a target outside the source.",
         )
     return source, target
 

@@ -235,7 +235,7 @@ class Labelling:
 def assign_labels(pictures: Sequence[ImageFile], how: str) -> Labelling:
     """Label images by `folder`, by a file `*.csv`, not at all (`none`), or as fits (`auto`).
 
-    `auto` takes the first-level folders as classes when every image lies in one and there are at
+    `auto` takes the first-level folders as classes when every image is in one and there are at
     least two. Raises InvalidInputError and NotFoundError if that is impossible.
     """
     if how.lower().endswith(".csv"):
@@ -319,7 +319,7 @@ def _pick(row: list[str], columns: tuple[int, int], path: Path, line: int) -> tu
     cells = [row[column].strip() if column < len(row) else "" for column in columns]
     if not all(cells):
         raise InvalidInputError(
-            f"{path}, line {line}: a path and a label are needed, there is {','.join(row)!r}.",
+            f"{path}, line {line}: expected a path and a label, not {','.join(row)!r}.",
             hint="Write `path,label`, or a header with columns of these names.",
         )
     return cells[0].removeprefix("./"), cells[1]

@@ -201,7 +201,7 @@ def _build_all(
                 return built
             if not is_waiting:
                 left = f"Other machines are building {len(missing)} of the shards"
-                on_progress(message(f"{left}; what they abandon is built here."))
+                on_progress(message(f"{left}; what they do not finish is built here."))
             is_waiting = True
             clock.sleep(POLL_S)
             leases.look()
@@ -260,12 +260,13 @@ def _build(
 
 
 def _check_space(sizes: Sequence[_Size], missing: Sequence[ShardJob]) -> None:
-    """Compare the free space with what will lie there, before the first byte is written."""
+    """Compare the free space with what will be written, before the first byte."""
     lead, target = sizes[0].run, sizes[0].target
     # A shared target takes each shard as soon as it is finished: one per worker, one on its way.
     at_once = min(lead.workers + 1, len(missing)) if target.shared else len(missing)
     if lead.options.format != "tfrecord":
-        at_once += min(lead.workers, len(missing))  # Shards lie there twice while they are packed.
+        # Shards are on disk twice while they are packed.
+        at_once += min(lead.workers, len(missing))
     needed = sum(size.run.plan.estimated_bytes for size in sizes) * at_once // len(lead.plan.jobs)
     parts = (size.target.work.part(job.id) for size in sizes for job in size.run.plan.jobs)
     needed -= sum(part.stat().st_size for part in parts if part.exists())
@@ -328,8 +329,8 @@ def publish(
             f"--max-bad {len(left_out)}; the finished work is kept."
         )
     raise InvalidInputError(
-        f"{len(left_out)} of {images} images in {run.source} cannot be used, "
-        f"{allowed} would be allowed: {shown}{more}.",
+        f"{len(left_out)} of {images} images in {run.source} cannot be used; "
+        f"the limit is {allowed}: {shown}{more}.",
         hint=hint,
     )
 

@@ -162,7 +162,7 @@ class Program(Index):
         if key not in self._read:
             self._read[key] = None
             values = self.values(name)[: _MOST_VALUES + 1]
-            known = {value for each in values if _is_plain(value := read(each))}
+            known = {value for each in values if isinstance(value := read(each), (int, float, str))}
             whole = len(known) == 1 and 0 < len(values) <= _MOST_VALUES
             same = whole and all(read(each) in known for each in values)
             self._read[key] = known.pop() if same else None
@@ -287,10 +287,6 @@ def _expects_missing(node: ast.AST) -> bool:
     if isinstance(node, (ast.If, ast.IfExp)):
         return bool(re.search(r"ersion|VERSION|hasattr", ast.dump(node.test)))
     return False
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (int, float, str, bool))
 
 
 def _arithmetic(op: ast.operator, left: object, right: object) -> object:

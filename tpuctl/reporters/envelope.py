@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tpuctl.codec import to_plain
+from tpuctl.codec import to_plain, utc
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable_json
 
@@ -15,7 +15,7 @@ def success(command: str, result: Outcome) -> str:
     return _document(
         command,
         result.status,
-        to_plain(result),
+        to_plain(result, moment=utc),
         errors=[_error(error.code, str(error), error.hint) for error in result.failures],
         warnings=list(result.warnings),
     )

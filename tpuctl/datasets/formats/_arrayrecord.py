@@ -68,7 +68,7 @@ class ArrayRecord:
 
 def _damaged(number: int, error: Exception) -> DamagedRecordError:
     first = str(error).strip().splitlines()[:1]
-    return DamagedRecordError(number, f"no ArrayRecord ({''.join(first)})", unit="record")
+    return DamagedRecordError(number, f"not an ArrayRecord file ({''.join(first)})", unit="record")
 
 
 def _refusal(error: RuntimeError, path: Path) -> OSError:

@@ -89,7 +89,7 @@ class Tar:
                 yield offset, Glance(member.size, encode_example(_features(document)), whole)
                 described = None
         if described is not None:
-            raise DamagedRecordError(described[0], "a record cut short")
+            raise DamagedRecordError(described[0], "a truncated record")
 
 
 def _whole(document: dict[str, Any], data: Callable[[], bytes], offset: int) -> bytes:
@@ -136,7 +136,7 @@ def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, Callable[[], bytes]]
                     last = member.offset
                     yield member, partial(_read, tar, member)
         except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError) as error:
-            raise DamagedRecordError(file.tell(), f"no tar ({error})") from error
+            raise DamagedRecordError(file.tell(), f"not a tar file ({error})") from error
 
 
 def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -146,5 +146,5 @@ def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     except tarfile.ReadError as error:
         raise DamagedRecordError(member.offset, str(error)) from error
     if len(data) != member.size:
-        raise DamagedRecordError(member.offset, "a record cut short")
+        raise DamagedRecordError(member.offset, "a truncated record")
     return data

@@ -117,7 +117,7 @@ def record_length(header: bytes, offset: int, file_bytes: int) -> int:
         raise DamagedRecordError(offset, "a damaged record header")
     length = int(_LENGTH.unpack(header[:8])[0])
     if length > file_bytes - offset - HEADER_BYTES - FOOTER_BYTES:
-        raise DamagedRecordError(offset, "a record cut short")
+        raise DamagedRecordError(offset, "a truncated record")
     return length
 
 

@@ -29,7 +29,7 @@ _CUBIC_UP_TO_AVERAGED = 1.0
 # A bilinear sample averages two pixels, so that steps of up to two overlook none.
 _LONGEST_STEP = 2.0
 _CUBIC_REACH = 2
-# How far from where it should be a sample may lie, in pixels: too little to show.
+# How far a sample may be moved, in pixels: too little to see.
 _SNAP = 1 / 32
 # A longer one would cost more than the reference does.
 _LONGEST_LEAD = 128
@@ -182,10 +182,6 @@ def _check_shape(image: bytes, encode: str, shape: tuple[int, int, int]) -> None
             raise ValueError(f"it is {header.height}x{header.width}, not {height}x{width}")
 
 
-def _decode_raw(image: bytes, shape: tuple[int, int, int]) -> Pixels:
-    return np.frombuffer(image, np.uint8).reshape(shape)
-
-
 def _decode_jpeg(image: bytes, shape: tuple[int, int, int]) -> Pixels:
     pixels: Pixels = simplejpeg.decode_jpeg(image, "RGB", strict=True)
     return pixels
@@ -217,7 +213,7 @@ def _decode_planes(image: bytes, shape: tuple[int, int, int]) -> Pixels:
 
 
 _DECODERS: dict[str, Callable[[bytes, tuple[int, int, int]], Pixels]] = {
-    "raw": _decode_raw,
+    "raw": lambda image, shape: np.frombuffer(image, np.uint8).reshape(shape),
     "yuv420": _decode_planes,
     "jpeg": _decode_jpeg,
     "webp": _decode_by_opencv,

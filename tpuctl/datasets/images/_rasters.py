@@ -120,7 +120,7 @@ def open_raster(data: bytes, kind: str) -> Raster:
     if kind == "png":
         _check_png_chunks(data)
     if kind == "tiff" and _READS_PAST_TILES and is_tiled(data):
-        raise BadImageError("unsupported", "a TIFF of tiles needs Pillow 13 (CVE-2026-112395)")
+        raise BadImageError("unsupported", "a tiled TIFF needs Pillow 13 (CVE-2026-112395)")
     with _translated_errors():
         return Raster(Image.open(io.BytesIO(data), formats=(kind.upper(),)), data, kind)
 
@@ -140,7 +140,7 @@ def decode_raster(raster: Raster) -> tuple[Pixels, Flag]:
             grey = _in_bands(image, 1, lambda band: _reduce(np.asarray(band).astype(np.uint16)))
             return grey, flags | Flag.FROM_16_BIT
         if image.mode in ("I", "F"):
-            raise BadImageError("unsupported", f"pixels of 32 bits ({image.mode})")
+            raise BadImageError("unsupported", f"32-bit pixels ({image.mode})")
         if image.has_transparency_data:
             return _in_bands(image, 3, _flatten), flags | Flag.ALPHA_ON_WHITE
         channels = {"1": 1, "L": 1, "CMYK": 4}.get(image.mode, 3)
@@ -222,7 +222,7 @@ def _translated_errors() -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise BadImageError("bomb", str(error)) from error
     except UnidentifiedImageError as error:
-        raise BadImageError("corrupt", "its header makes no sense") from error
+        raise BadImageError("corrupt", "its header is not valid") from error
     except Exception as error:
         detail = f"{type(error).__name__}: {error}"
         reason = "truncated" if "truncated" in detail.lower() else "corrupt"

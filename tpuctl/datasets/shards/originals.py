@@ -88,7 +88,7 @@ def _read_file(folder: Path, most_bytes: int, entry: PlannedPicture) -> bytes:
     except FileNotFoundError as error:
         if entry.is_readable:
             raise _changed(str(path), "it is gone") from error
-        raise BadImageError("read_error", "a link that leads nowhere") from error
+        raise BadImageError("read_error", "a broken symbolic link") from error
     except OSError as error:
         raise BadImageError("read_error", error.strerror or str(error)) from error
     if not entry.is_readable:

@@ -1,6 +1,6 @@
 """The hidden folder in which the shards of a data set are made, and the journal of those done.
 
-Whatever lies there is trusted only after its size and crc32c have been compared with the journal.
+Files in it are trusted only after their size and crc32c have been compared with the journal.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Work:
         """Make the folder; raises WriteError."""
         with translated_write_errors(self.folder):
             if self.folder.is_symlink():
-                raise OSError("it is a link; what it leads to is not ours")
+                raise OSError("it is a symbolic link")
             if self.private:
                 ensure_folder(self.folder.parent, private=True)
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ def _of_command(code: str, command: Command, message: str, edit: Edit | None = N
 
 
 def _removal(program: Program, command: Command) -> Edit | None:
-    """Remove the line of a magic: the statement that stands in its place."""
+    """Remove the line of a magic: the statement that replaces it."""
     for node in program.tree.body:
         if isinstance(node, ast.Expr) and node.lineno == command.line:
             return Edit(node, "remove")
