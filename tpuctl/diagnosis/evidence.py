@@ -1,7 +1,7 @@
-"""How much a match proves: the confidence that `explain` shows, and why it is not sure.
+"""How strong a match is: the confidence that `explain` shows, and why it is not sure.
 
-`tests/test_explain_measure.py` measures it: it takes the right failure out of the catalogue, and
-counts how often another one answers without a doubt.
+`tests/test_explain_measure.py` measures it: it removes the right failure from the catalogue, and
+counts how often a wrong one is not marked "not sure".
 """
 
 import re
@@ -36,7 +36,7 @@ _TRACE = 60
 class Doubt(NamedTuple):
     """How an answer that is not sure begins, and why it is not sure.
 
-    Without a title the failure is sure, and only which of its causes it has is not.
+    Without a title, the failure is certain and only its cause is not.
     """
 
     title: str
@@ -65,13 +65,13 @@ def library_before(lines: Sequence[str], at: int) -> str | None:
 
 
 def is_most(line: str, length: int) -> bool:
-    """Whether so many characters are most of the message of a line."""
+    """Whether `length` characters are most of the message in a line."""
     message = _PREFIX.sub("", line[:_LONG_LINE], 1).partition(_SUFFIX)[0].strip()
     return len(message) >= _SHORT and length >= _MOST * len(message)
 
 
 def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool, most: bool) -> str:
-    """Return how sure the answer is: the catalogue's word, or less where the evidence is thin."""
+    """Return the confidence: the catalogue's, or a lower one if the evidence is weak."""
     if why := doubt(failure, patterns, aside=aside, most=most):
         return "low" if why.title else min(failure.confidence, "medium", key=_LOWEST.index)
     if failure.confidence == "high" and len(patterns) == 1 and not _is_exclusive(patterns):
@@ -82,14 +82,14 @@ def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool, 
 def doubt(
     failure: Failure, patterns: Collection[Pattern], *, aside: bool, most: bool
 ) -> Doubt | None:
-    """Say why a text does not prove a failure, if it does not.
+    """Say why the evidence for a failure is weak, if it is.
 
-    `aside`: the words stand outside of the message; `most`: they are most of the message.
+    `aside`: the words are outside the message; `most`: they are most of the message.
     """
     if failure.kind in NO_CLAIM:
         return None
     if aside:
-        reason = "The words stand in a frame or a notice, not in the last exception."
+        reason = "The words are in a stack frame or a log notice, not in the last exception."
         return Doubt("Not sure, nearest known failure", reason)
     if failure.kind in ("wrapper", "general"):
         # With a word of its own in most of the message it was right in 15 texts and wrong in none,

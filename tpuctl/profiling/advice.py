@@ -1,9 +1,9 @@
 """What to change, the predicted gain, and how. Pure.
 
 A prediction removes CPU time from stages and divides the rest into the vCPU time that the pipeline
-got; advice that is not predicted to gain anything is not given. Rules of tf.data pipelines are in
-`advice_tf_data`; here are those of Python pipelines (PyTorch, Grain, any iterable) and the shared
-ones.
+got. Advice without a predicted gain is not given. Rules for tf.data pipelines are in
+`advice_tf_data`; this module has those for Python pipelines (PyTorch, Grain, any iterable) and the
+shared ones.
 """
 
 import math
@@ -15,17 +15,17 @@ from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
 
-# More threads or workers cost memory and start-up time, and storage answers no faster.
+# More threads or workers cost memory and start-up time, and do not make storage faster.
 MOST_WAITING_LANES = 32
-# Advice to pay for other or more machines.
+# Advice that costs money: other or more machines.
 COSTS_MONEY = ("more_vcpus", "data_service")
 Rule = Callable[[Situation], Advice | None]
 
 
 def advise(situation: Situation) -> tuple[Advice, ...]:
-    """Collect the advice that fits the verdict: what costs nothing first, then the greatest gain.
+    """Collect the advice that fits the verdict: free advice first, then by gain.
 
-    Gains beyond what saturates the device count alike; the order of the rules then decides.
+    Gains beyond saturating the device count as equal; then the order of the rules decides.
     """
     measured = situation.case.measured
     is_python = measured.kind in PYTHON_KINDS or "loader" in measured.settings
@@ -83,7 +83,7 @@ def _quota(at: Situation) -> Advice | None:
 
 
 def _workers(at: Situation) -> Advice | None:
-    """More worker processes, if the present ones leave vCPUs idle."""
+    """More worker processes, if the existing ones leave vCPUs idle."""
     count = max(2, math.ceil(at.usable_vcpus))
     measured = at.case.measured
     in_processes = measured.settings.get("num_workers") or 0
@@ -152,7 +152,7 @@ def _buffer_batches(at: Situation) -> Advice | None:
 
 
 def _cache_shards(at: Situation) -> Advice | None:
-    """Run the functions once, several times if they are random, and keep what they return."""
+    """Run the functions once, or several times if they are random, and store the results."""
     kept = [s for s in at.stages if s.op not in ("Batch", "Transfer") and s.name != "collate"]
     share = sum(stage.share_of_cpu for stage in kept)
     if share < at.case.limits.residual or at.case.measured.kind == "iterable":

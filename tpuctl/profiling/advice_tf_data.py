@@ -14,9 +14,9 @@ from tpuctl.units import format_bytes
 PRESIZE_SHARE, NOTABLE = 0.4, 0.15
 CHANNELS = 3
 VARIANTS, WORKER_VCPUS = 4, 8
-# Sources that need no cache.
+# Sources that do not need a cache.
 IN_MEMORY = ("Tensor", "TensorSlice", "Range")
-# Reading a cached example costs at least this share of making it: nothing is free.
+# Reading a cached example costs at least this share of producing it.
 READ_SHARE = 0.05
 # module:function or path.py:function
 _FUNCTION = re.compile(r".+:[^\W\d]\w*")
@@ -74,16 +74,16 @@ def scaled_decode(at: Situation) -> Advice | None:
 
 
 def _needed_side(at: Situation, decode: Stage) -> int | None:
-    """The side of the image that is left after decoding; None if that is random or not known."""
+    """The side length that is needed after decoding; None if that is random or unknown."""
     if at.case.measured.kind == "photos":
         return at.image_size
     small = (decode.bytes_per_example or 0.0) / 4
     later = at.stages[decode.index + 1 :]
     shrunk = next((each for each in later if 0 < (each.bytes_per_example or 0.0) < small), None)
-    # A random box may be as small as it likes, and is cut out of the whole image.
+    # A random box may be arbitrarily small, and is cut out of the whole image.
     if shrunk is None or any(each.is_random for each in at.stages[decode.index : shrunk.index + 1]):
         return None
-    # As bytes; floats would be fewer pixels.
+    # Assumes one byte per channel; with floats, it would be fewer pixels.
     return math.ceil(math.sqrt((shrunk.bytes_per_example or 0.0) / CHANNELS))
 
 
@@ -210,7 +210,7 @@ def smooth(at: Situation) -> Advice | None:
 
 
 def vectorise(at: Situation) -> Advice | None:
-    """Process whole batches if passing on single elements is what takes the time."""
+    """Process whole batches if most time is spent on passing single elements."""
     if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
         return None
     return at.advice(
@@ -242,7 +242,7 @@ def variants(at: Situation) -> Advice | None:
 
 
 def function_of(at: Situation) -> str:
-    """The target for `data cache`, which takes a function and no program or folder of images."""
+    """The target for `data cache`, which must be a function, not a program or a folder."""
     is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
     return shlex.quote(at.target) if is_function else "TARGET"
 
@@ -253,7 +253,7 @@ def data_service(at: Situation) -> Advice | None:
     if needed is None or device is None or needed <= at.usable_vcpus:
         return None
     if any(stage.runs_python for stage in at.stages):
-        # Python functions stay in the process that made them.
+        # Python functions stay in the process that created them.
         return None
     workers = math.ceil((needed - at.usable_vcpus) / WORKER_VCPUS)
     plural = "s" if workers > 1 else ""

@@ -33,8 +33,8 @@ def watch_training(
 ) -> Training:
     """Run a plan like `run_training` and measure its steps; `profile` is a file for the profile.
 
-    It sees the iterators that `profile run -- CMD` sees; under that command, the measuring is left
-    to it.
+    It finds the same iterators as `profile run -- CMD`. If that command runs this one, it does the
+    measuring.
     """
     with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
         hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
@@ -86,7 +86,7 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
 
 
 def _batch_seen(measured: Measurement) -> float | None:
-    """Return the measured batch size, None if only a compiled graph knows it."""
+    """Return the measured batch size; None if only a compiled graph knows it."""
     if measured.kind == "tf.data" and not measured.settings.get("batch_size"):
         return None
     phase = measured.phases[-1]

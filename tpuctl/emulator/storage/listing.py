@@ -58,7 +58,7 @@ def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bo
         is_wanted = glob is None or glob.fullmatch(name)
         if is_wanted and (folder or name) > after:
             yield folder or name, bool(folder)
-        # Skip the rest of that folder at once: it may hold very many objects.
+        # Skip the rest of that folder at once: it may contain a great many objects.
         if folder and is_wanted:
             first_after = folder[:-1] + chr(ord(folder[-1]) + 1)
             index = bisect_left(bucket.names, first_after, index + 1)

@@ -1,4 +1,4 @@
-"""Open the pipeline that a target means, with a change to try if there is one."""
+"""Open the pipeline of a target, with a change if there is one to test."""
 
 import contextlib
 import importlib.util
@@ -47,9 +47,9 @@ def finished(made: Any, kind: str | None, change: Change | None) -> Any:
 def open_source(
     request: Request, folder: str, *, imported: Callable[[], None] = lambda: None
 ) -> Source:
-    """Build or load the pipeline that a target means; `folder` is for its counters.
+    """Build or load the pipeline of a target; `folder` is for its counters.
 
-    `imported` is called before it is built: to import it may take longer than that may. Raises
+    `imported` is called before it is built, because importing may take longer than building. Raises
     TargetError if the user's code fails, InvalidInputError for what cannot be iterated, and
     ImportError for images without TensorFlow.
     """
@@ -127,7 +127,7 @@ def _open_batches(request: Request, folder: str) -> Source:
 
 
 def kind_of(made: object) -> str | None:
-    """Tell what a user's function returned, without importing any framework for it."""
+    """Return the kind of object that a user's function returned, without importing a framework."""
     if _is(made, "tensorflow", "data.Dataset"):
         return "tf.data"
     if _is(made, "torch.utils.data", "DataLoader"):
@@ -140,7 +140,7 @@ def kind_of(made: object) -> str | None:
 
 
 def _loader_inside(made: object) -> Any:
-    """The one DataLoader that an object wraps, as webdataset's WebLoader does; None otherwise."""
+    """The only DataLoader that an object wraps, like webdataset's WebLoader, or None."""
     parts = list(getattr(made, "__dict__", {}).values())
     parts += [part for each in parts if isinstance(each, (list, tuple)) for part in each]
     loaders = {id(part): part for part in parts if kind_of(part) == "torch"}
