@@ -48,7 +48,7 @@ def is_raised(line: str) -> bool:
     return _RAISED.match(line.lstrip()) is not None
 
 
-def is_aside(lines: Sequence[str], at: int) -> bool:
+def is_outside_message(lines: Sequence[str], at: int) -> bool:
     """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
     around = lines[max(0, at - 1) : at + 1]
     return any(map(_ASIDE.match, around)) or _COMMAND.match(lines[at]) is not None
@@ -64,7 +64,7 @@ def library_before(lines: Sequence[str], at: int) -> str | None:
     return next((found[1] for found in above if found), None)
 
 
-def is_most(line: str, length: int) -> bool:
+def covers_message(line: str, length: int) -> bool:
     """Whether `length` characters are most of the message in a line."""
     message = _PREFIX.sub("", line[:_LONG_LINE], 1).partition(_SUFFIX)[0].strip()
     return len(message) >= _SHORT and length >= _MOST * len(message)

@@ -25,7 +25,7 @@ _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Here:
+class SourceMachine:
     """What is known about the machine that a text comes from: its runtime and packages."""
 
     runtime: str
@@ -33,7 +33,7 @@ class Here:
 
 
 @cache
-def this_machine() -> Here | None:
+def this_machine() -> SourceMachine | None:
     """Describe this machine if it has a TPU or is a hosted notebook.
 
     A text that is explained elsewhere probably comes from another machine.
@@ -45,7 +45,7 @@ def this_machine() -> Here | None:
     found = detect(machine)
     is_hosted = found.runtime.startswith(("colab", "kaggle"))
     has_tpu = found.accelerator in ("tpu", "tpu-remote")
-    return Here(found.runtime, dict(machine.packages)) if has_tpu or is_hosted else None
+    return SourceMachine(found.runtime, dict(machine.packages)) if has_tpu or is_hosted else None
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Explanation(Outcome):
         return 0 if self.status == "ok" else 1
 
 
-def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Explanation:
+def explain(text: str, *, here: Callable[[], SourceMachine | None] = lambda: None) -> Explanation:
     """Find every known failure in a text: causes first, then their wrappers and consequences.
 
     Raises InvalidInputError for an empty text, NotFoundError for an unknown code such as F999.
@@ -149,7 +149,7 @@ def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
 
 
 def explain_logs(
-    logs: Mapping[str, Iterable[str]], *, here: Callable[[], Here | None] = lambda: None
+    logs: Mapping[str, Iterable[str]], *, here: Callable[[], SourceMachine | None] = lambda: None
 ) -> Explanation:
     """Find every known failure in logs, which come in pieces; several logs belong to workers."""
     readers: dict[str, Reader] = {}
@@ -212,7 +212,7 @@ def _is_part_of(hit: Hit, warning: Hit) -> bool:
     return is_harmless and hit is not warning and hit.line == warning.line and is_within
 
 
-def _rank(hit: Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:
+def _rank(hit: Hit, log: WorkerLog | None, machine: SourceMachine | None) -> tuple[object, ...]:
     is_first = log is not None and log.first.code == hit.failure.code
     return (
         not is_first,
@@ -225,7 +225,7 @@ def _rank(hit: Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object
     )
 
 
-def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
+def _at(failure: Failure, machine: SourceMachine) -> Mapping[str, str]:
     """Return the failure as it applies to this runtime."""
     names = (name for name in failure.on if machine.runtime.startswith(name))
     return failure.on[name] if (name := next(names, None)) else {}
@@ -233,7 +233,7 @@ def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
 
 def _match(
     failure: Failure,
-    machine: Here | None,
+    machine: SourceMachine | None,
     hit: Hit | None = None,
     patterns: Collection[Pattern] = (),
 ) -> Match:

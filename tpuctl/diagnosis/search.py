@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, candidates, condition
-from tpuctl.diagnosis.evidence import is_aside, is_most, is_raised, library_before
+from tpuctl.diagnosis.evidence import covers_message, is_outside_message, is_raised, library_before
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 
@@ -81,8 +81,8 @@ class Reader:
         time = next((t for index in before if (t := time_in(self.lines[index]))), None)
         line = plain.text[found.start : found.start + _LONGEST_QUOTE]
         end = plain.line_at(found.end - 1)
-        aside = is_aside(self.lines, end)
-        most = at == end and is_most(self.lines[at], pattern.weight)
+        aside = is_outside_message(self.lines, end)
+        most = at == end and covers_message(self.lines[at], pattern.weight)
         if failure.kind == "unknown":
             found.parts["exception"] = pattern.words.rstrip(":")
             if library := library_before(self.lines, at):

@@ -57,7 +57,7 @@ class Confinement:
         self._prefix: list[str] | None = None
 
     @property
-    def works(self) -> bool:
+    def is_supported(self) -> bool:
         """Whether this user may create namespaces."""
         return bool(self.command(()))
 

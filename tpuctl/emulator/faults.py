@@ -143,7 +143,7 @@ class FaultCounts(Generic[F]):
         return found
 
 
-def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
+def fault_matches(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
     """Whether the patterns of a fault match a zone and a name in it."""
     return fnmatchcase(zone, fault.zone) and fnmatchcase(name, fault.name)
 

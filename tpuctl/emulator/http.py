@@ -149,7 +149,7 @@ class Request:
     body: Body
 
     @property
-    def place(self) -> str:
+    def base_url(self) -> str:
         """The server's address as this client sees it, including the secret if it used one."""
         return f"http://{self.headers['Host']}"
 

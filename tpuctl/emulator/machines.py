@@ -55,12 +55,12 @@ class Machines:
         self._own_names = known.read_text(encoding="utf-8").rstrip() if known.is_file() else ""
         self._names.write_text(self._own_names, encoding="utf-8")
 
-    def match(self, world: World) -> None:
+    def sync(self, world: World) -> None:
         """Start and stop workers to match the nodes of the world."""
         wanted = {
             _Machine(node.id, worker): node
             for node in world.hosts()
-            if node.runs
+            if node.is_running
             for worker in range(len(node.addresses))
             if worker not in node.down_workers
         }

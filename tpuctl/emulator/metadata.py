@@ -35,7 +35,7 @@ def metadata_api(emulator: Emulator) -> HttpApi:
     return HttpApi(
         ("/vm/", "/computeMetadata/"),
         [
-            *(Route(f"GET {workers}{end}", greet) for end in ("", "/")),
+            *(Route(f"GET {workers}{end}", answer_probe) for end in ("", "/")),
             *(
                 Route(f"{verb} {machine}/computeMetadata/v1{{path=**}}", answer)
                 for machine in ("", workers)
@@ -45,7 +45,7 @@ def metadata_api(emulator: Emulator) -> HttpApi:
     )
 
 
-def greet(_: Request) -> Reply:
+def answer_probe(_: Request) -> Reply:
     """Answer google-auth's probe for a metadata server."""
     return text_reply("computeMetadata/\n", "application/text", headers=_FROM_SERVER)
 

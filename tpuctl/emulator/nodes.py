@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tpuctl.emulator import operations
 from tpuctl.emulator.errors import api_error, bad_request, not_found
-from tpuctl.emulator.faults import NodeEvent, is_about
+from tpuctl.emulator.faults import NodeEvent, fault_matches
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import DEAD, INSTANCE, Host, Key, Node, NodeSpec, Target, timestamp
@@ -81,7 +81,7 @@ def add_node(
         world.allocate_chips(node)
         node.billed_from = world.now
         for event in world.node_events.due(
-            lambda plan: plan.on == "node" and is_about(plan, key.zone, key.name)
+            lambda plan: plan.on == "node" and fault_matches(plan, key.zone, key.name)
         ):
             world.after(event.at_s, apply_event, node, event)
     return node

@@ -114,7 +114,7 @@ class Host:
         return self.model == "reserved"
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether its workers are running and accept SSH."""
         return self.state in self.running
 

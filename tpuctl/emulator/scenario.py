@@ -58,7 +58,7 @@ class ComputeQuota:
 class ComputePlan:
     """Compute Engine, except its zones: quotas, refused machine types, slow states."""
 
-    usual: ComputeQuota
+    default_quota: ComputeQuota
     regions: Mapping[str, ComputeQuota]
     refused_types: tuple[str, ...]
     external_ip: bool
@@ -67,7 +67,7 @@ class ComputePlan:
 
     def quota(self, region: str) -> ComputeQuota:
         """Return the quota of a region."""
-        return self.regions.get(region, self.usual)
+        return self.regions.get(region, self.default_quota)
 
     def refuses(self, machine_type: str) -> bool:
         """Whether a machine type needs an allowlist that does not include the project."""
@@ -233,13 +233,13 @@ def _compute(part: ObjectReader) -> ComputePlan:
         "quota_chips spot_quota_chips regions refused_types external_ip single_host_attributes"
         " pending_delete_s"
     )
-    regions, usual = part.object("regions"), _compute_quota(part, ComputeQuota())
+    regions, default_quota = part.object("regions"), _compute_quota(part, ComputeQuota())
     for name in regions:
         regions.object(name).allow("quota_chips spot_quota_chips")
     slow = part.number("pending_delete_s", 0.0) if "pending_delete_s" in part else None
     return ComputePlan(
-        usual=usual,
-        regions={name: _compute_quota(regions.object(name), usual) for name in regions},
+        default_quota=default_quota,
+        regions={name: _compute_quota(regions.object(name), default_quota) for name in regions},
         refused_types=tuple(part.texts("refused_types")) if "refused_types" in part else _REFUSED,
         external_ip="external_ip" not in part or part.flag("external_ip"),
         single_host_attributes=part.flag("single_host_attributes"),
@@ -247,9 +247,9 @@ def _compute(part: ObjectReader) -> ComputePlan:
     )
 
 
-def _compute_quota(part: ObjectReader, usual: ComputeQuota) -> ComputeQuota:
-    chips = part.count("quota_chips", usual.quota_chips)
-    return ComputeQuota(chips, part.count("spot_quota_chips", usual.spot_quota_chips))
+def _compute_quota(part: ObjectReader, default_quota: ComputeQuota) -> ComputeQuota:
+    chips = part.count("quota_chips", default_quota.quota_chips)
+    return ComputeQuota(chips, part.count("spot_quota_chips", default_quota.spot_quota_chips))
 
 
 def _types(zone: ObjectReader) -> tuple[str, ...]:
@@ -308,12 +308,12 @@ def _colab(top: ObjectReader) -> ColabPlan:
 
 def _kaggle(account: ObjectReader) -> KagglePlan:
     account.allow("username tpu_hours used_hours queue_s phone_verified")
-    usual = KagglePlan()
+    default_quota = KagglePlan()
     return KagglePlan(
-        username=account.text("username", usual.username),
-        tpu_hours=account.number("tpu_hours", usual.tpu_hours),
-        used_hours=account.number("used_hours", usual.used_hours),
-        queue_s=account.number("queue_s", usual.queue_s),
+        username=account.text("username", default_quota.username),
+        tpu_hours=account.number("tpu_hours", default_quota.tpu_hours),
+        used_hours=account.number("used_hours", default_quota.used_hours),
+        queue_s=account.number("queue_s", default_quota.queue_s),
         phone_verified="phone_verified" not in account or account.flag("phone_verified"),
     )
 

@@ -13,7 +13,7 @@ from tpuctl.clock import Clock
 from tpuctl.codec import to_plain
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import greet, metadata_api
+from tpuctl.emulator.metadata import answer_probe, metadata_api
 from tpuctl.emulator.multipart import batch_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
@@ -142,7 +142,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         bill = Route(
             "GET /emulator/bill", lambda _: Reply(document={"charges": to_plain(emulator.bill())})
         )
-        greeting = Route("GET /", greet)
+        greeting = Route("GET /", answer_probe)
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
         stack.callback(kaggle.sessions.close)

@@ -192,7 +192,7 @@ class Emulator:
     def _advance(self, now: datetime) -> None:
         advance(self.world, now)
         if self.machines:
-            self.machines.match(self.world)
+            self.machines.sync(self.world)
 
     def _write(self, write: Callable[[], None]) -> None:
         """Store something; after a failure every request fails.

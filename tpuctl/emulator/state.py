@@ -22,7 +22,7 @@ from tpuctl.emulator.compute import service as compute
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.errors import ApiError, api_error, project_number
-from tpuctl.emulator.faults import UNFINISHED, CallFault, is_about
+from tpuctl.emulator.faults import UNFINISHED, CallFault, fault_matches
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import Key
@@ -55,7 +55,7 @@ def apply(world: World, call: Call, now: datetime) -> Document:
     """
     advance(world, now)
     due = world.call_faults.due(
-        lambda plan: plan.on == call.method and is_about(plan, call.zone, call.name)
+        lambda plan: plan.on == call.method and fault_matches(plan, call.zone, call.name)
     )
     fault = due[0] if due else None
     is_compute = call.method in COMPUTE_METHODS

@@ -11,7 +11,7 @@ from typing import Any
 from tpuctl.emulator.bill import Charge, charge
 from tpuctl.emulator.compute.resources import ComputeEngine
 from tpuctl.emulator.errors import api_error, not_found
-from tpuctl.emulator.faults import CallFault, FaultCounts, is_about
+from tpuctl.emulator.faults import CallFault, FaultCounts, fault_matches
 from tpuctl.emulator.methods import Call
 from tpuctl.emulator.resources import Host, Key, Node, NodeSpec, Operation, QueuedResource
 from tpuctl.emulator.scenario import Scenario, ZonePlan, quota_id
@@ -129,7 +129,7 @@ class World:
         """
 
         def hit(plan: CallFault) -> set[str]:
-            return {zone for zone in self.scenario.zones if is_about(plan, zone, call.name)}
+            return {zone for zone in self.scenario.zones if fault_matches(plan, zone, call.name)}
 
         due = self.call_faults.due(
             lambda plan: plan.on == call.method and plan.zone not in ("*", "-") and bool(hit(plan))

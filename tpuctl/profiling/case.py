@@ -208,7 +208,7 @@ def lock_is_held(case: Case) -> bool:
 
 
 @dataclass(frozen=True)
-class Situation:
+class AdviceInputs:
     """The inputs of the advice rules."""
 
     case: Case

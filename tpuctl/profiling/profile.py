@@ -59,7 +59,7 @@ def _measure_in_child(request: Request, on_progress: OnProgress) -> Measurement:
                 raise child.error(message)
             done_s = round(message["done_s"], 1)
             on_progress(Progress("profile", done_s, None, "s", message["phase"]))
-        raise child.death("measuring", hint=try_alone(request.target, iterate=True))
+        raise child.exit_error("measuring", hint=try_alone(request.target, iterate=True))
 
 
 def profile_target(

@@ -32,7 +32,7 @@ def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
         # Under a strategy, Keras warns about the end of a generator as if that were an error.
         warnings.filterwarnings("ignore", message=".*ran out of data", category=UserWarning)
         try:
-            outputs = model.predict(_again(first, batches), verbose=0)
+            outputs = model.predict(_chain(first, batches), verbose=0)
         except Exception as error:
             # The framework wraps an exception of the generator in one of its own.
             raise regrouped.error or error from None
@@ -85,7 +85,7 @@ class _Regrouped:
             yield _pad(_join(held), self._size - held_rows)
 
 
-def _again(first: Any, rest: Iterator[Any]) -> Iterator[tuple[Any]]:
+def _chain(first: Any, rest: Iterator[Any]) -> Iterator[tuple[Any]]:
     """Wrap a batch in a tuple, so that all of it is x: a bare pair would be read as (x, y).
 
     Lists inside become tuples, because TensorFlow accepts no lists from a generator.

@@ -57,7 +57,7 @@ class Template(Outcome):
         return any(flag.name == "--data" and "of shards" in flag.help for flag in self.flags)
 
     @property
-    def decides_alone(self) -> bool:
+    def sets_own_strategy(self) -> bool:
         """Whether its strategy cannot be set, neither by a flag nor by a scope around it."""
         return not self.is_plain_keras and all(flag.name != "--strategy" for flag in self.flags)
 

@@ -48,7 +48,7 @@ class LaunchPlan(Outcome):
         return self.because
 
     def in_shell(self, *before: str) -> str:
-        """Write the command for a shell, with its variables and after `prefix`."""
+        """Write the command for a shell, with its variables, after the words in `before`."""
         removed = [word for name in self.unset for word in ("-u", name)]
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         words = shlex.join([*before, *self.argv])
@@ -117,7 +117,7 @@ def plan_launch(
     """
     given = [word for setting in settings for word in _flag(setting, script)]
     named = {word.split("=")[0] for word in (*given, *arguments)}
-    spread, because = _spread(script, choice, cpu_devices, named)
+    spread, because = _pass_strategy(script, choice, cpu_devices, named)
     runs_inside = spread[:1] == ["-m"]
     command = [*spread, script.path, *given] if runs_inside else [script.path, *given, *spread]
     return LaunchPlan(
@@ -160,7 +160,7 @@ def plan_training(
     script = find_script(target)
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
-        offered = tuple(over_cpus(choice, cpu_devices) for choice in offered)
+        offered = tuple(on_virtual_devices(choice, cpu_devices) for choice in offered)
     choice = pick_choice(
         script,
         offered,
@@ -184,7 +184,7 @@ def plan_training(
     )
 
 
-def over_cpus(choice: Choice, count: int) -> Choice:
+def on_virtual_devices(choice: Choice, count: int) -> Choice:
     """Spread a choice over virtual devices of the CPU."""
     spread = _CPU_STRATEGIES.get(choice.framework)
     if spread is None or choice.strategy == "not-installed":
@@ -211,7 +211,7 @@ def _virtual_devices(
     return [*hidden, Change("XLA_FLAGS", flags, why), Change("JAX_PLATFORMS", "cpu", why)]
 
 
-def _spread(
+def _pass_strategy(
     script: Template, choice: Choice, cpu_devices: int | None, named: Collection[str]
 ) -> tuple[list[str], list[str]]:
     """Pass the strategy to a script: through its flags, or with a runner that opens it first."""
@@ -264,7 +264,7 @@ def _supported_by(script: Template, choice: Choice) -> Choice:
 
 def _check_strategy(script: Template, framework: str, strategy: str) -> None:
     flag = next((flag for flag in script.flags if flag.name == "--strategy"), Flag("", ""))
-    if script.decides_alone:
+    if script.sets_own_strategy:
         raise UsageError(
             f"{script.name} has no --strategy flag, so --strategy {strategy} has no effect.",
             hint="Omit it, or add the flag to the script.",

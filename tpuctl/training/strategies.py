@@ -18,7 +18,7 @@ from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
 from tpuctl.training.choose import FRAMEWORKS, UNUSABLE, Choice
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
-from tpuctl.training.plan import over_cpus
+from tpuctl.training.plan import on_virtual_devices
 from tpuctl.training.schedules import scaled_rate
 from tpuctl.units import format_count
 
@@ -104,7 +104,7 @@ def strategy(
     if cpu_devices is not None:
         if cpu_devices < 1:
             raise InvalidInputError(f"cpu_devices must be at least 1, not {cpu_devices}.")
-        choice = over_cpus(choice, cpu_devices) if name == "auto" else choice
+        choice = on_virtual_devices(choice, cpu_devices) if name == "auto" else choice
     codes = {problem.code for problem in here.problems}
     changes = plan_environment(choice, codes, os.environ, libtpu=find_libtpu())
     apply_changes(changes, os.environ)

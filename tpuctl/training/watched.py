@@ -11,7 +11,7 @@ from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import (
     FOLDER,
     conclude,
-    hooked,
+    hook_environment,
     read_error,
     read_few,
     read_result,
@@ -37,7 +37,7 @@ def watch_training(
     measuring.
     """
     with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
-        hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
+        hooks = {} if FOLDER in os.environ else hook_environment(folder, os.environ)
         training = run_training(
             plan, log=log, errors=errors, stdin=stdin, extra_env=hooks, on_start=on_start
         )

@@ -36,7 +36,7 @@ from tpuctl.errors import (
 )
 from tpuctl.start_python import child_environment, python_command, signal_name
 from tpuctl.units import format_bytes
-from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
+from tpuctl.usercode.error_summary import last_line, ran_out_of_memory
 from tpuctl.usercode.frames import current_frames
 
 
@@ -67,7 +67,7 @@ class Channel:
         since = self.waiting_since()
         waiting_s = time.perf_counter() - since if since else 0.0
         done_s = time.perf_counter() - self._since
-        stuck = where_python_is() if waiting_s > 1 else None
+        stuck = running_user_line() if waiting_s > 1 else None
         self.send(phase=self._phase, done_s=done_s, waiting_s=waiting_s, stuck=stuck)
 
     def send(self, **message: Any) -> None:
@@ -99,7 +99,7 @@ def _take_over_stdin() -> int:
     return requests
 
 
-def where_python_is() -> str | None:
+def running_user_line() -> str | None:
     """Return the line of user code that another thread is executing, as `file:line`."""
     own = threading.get_ident()
     for ident, frame in current_frames():
@@ -193,7 +193,7 @@ class Child:
         error.code = message["error"]
         return error
 
-    def death(self, what: str, hint: str | None) -> TargetError:
+    def exit_error(self, what: str, hint: str | None) -> TargetError:
         """Return the error for a child that ended without a result."""
         code = self._process.wait()
         if code < 0:
@@ -211,17 +211,17 @@ class Child:
             return "; the machine may have run out of memory"
         return ""
 
-    def how_it_ended(self) -> str:
+    def wait(self) -> str:
         """Wait for the child to end; returns the signal or the exit code."""
         code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line that the child printed; may be empty."""
-        return last_words(self._read_log())
+        return last_line(self._read_log())
 
     def _tail(self) -> str:
-        words = self.last_words()
+        words = self.last_line()
         return f"Last output: {words}" if words else ""
 
     def _read_log(self) -> str:

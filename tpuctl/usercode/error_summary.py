@@ -62,7 +62,7 @@ def describe(error: BaseException) -> str:
     return f"{name}: {message[:LONGEST]}{place}" if message else f"{name}{place}"
 
 
-def last_words(log: str) -> str:
+def last_line(log: str) -> str:
     """Return the last line of a log that is not a framework's start-up message; may be empty."""
     lines = [line.strip() for line in log.splitlines()]
     fatal = [found[1] for line in lines if (found := _FATAL.match(line))]

@@ -65,7 +65,7 @@ def load_function(function: Function, *, given: Collection[str], caller: str) ->
     `caller` is the command that will call it. Raises TargetError if importing the module fails, and
     InvalidInputError if it has no such function or the function requires other arguments.
     """
-    with users_errors(f"Importing {function.place} failed", function):
+    with user_code_errors(f"Importing {function.place} failed", function):
         module = _load_module(function.place)
     found = getattr(module, function.name, None)
     if not callable(found):
@@ -98,7 +98,7 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 @contextlib.contextmanager
-def users_errors(doing: str, function: Function) -> Iterator[None]:
+def user_code_errors(doing: str, function: Function) -> Iterator[None]:
     """Turn any exception of user code into a TargetError that says where it was raised."""
     try:
         yield

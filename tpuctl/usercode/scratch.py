@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tpuctl.errors import TargetError
 from tpuctl.start_python import child_environment
-from tpuctl.usercode.error_summary import last_words
+from tpuctl.usercode.error_summary import last_line
 
 CLEANUP = Path(__file__).with_name("scratch_cleanup.py")
 
@@ -45,7 +45,7 @@ class Scratch:
                 process.communicate()
             self._send(-process.pid)
         if process.returncode:
-            raise TargetError(last_words(output.decode("utf-8", "replace")))
+            raise TargetError(last_line(output.decode("utf-8", "replace")))
 
     def done(self) -> None:
         """Remove the folder now, even if forked processes are still running."""

@@ -148,7 +148,7 @@ class Machines:
                 self._machines[runtime.endpoint] = Machine(place, runtime, self._servers)
             return self._machines[runtime.endpoint]
 
-    def match(self) -> None:
+    def sync(self) -> None:
         """Advance the account, and switch off the machines of deleted runtimes."""
         with self._account.lock:
             self._account.advance()

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tpuctl.clock import Clock
 from tpuctl.emulator.colab._machines import Machine, Machines, read_contents, write_contents
 from tpuctl.emulator.colab.account import Account, Cut, Plan, Refusal, Runtime
-from tpuctl.emulator.colab.planes import Planes
+from tpuctl.emulator.colab.control_planes import ControlPlanes
 from tpuctl.emulator.colab.websocket import TEXT, WebSocket, accept_key
 from tpuctl.emulator.http_server import HttpServer
 from tpuctl.emulator.machines import ticking
@@ -44,13 +44,15 @@ class Colab:
         self, plan: Plan, clock: Clock, folder: Path, secret: str | None, scale: float
     ) -> None:
         self.account = Account(plan, clock, folder)
-        self.planes = Planes(self.account, lambda runtime: f"{self.url}/rt/{runtime.endpoint}")
+        self.planes = ControlPlanes(
+            self.account, lambda runtime: f"{self.url}/rt/{runtime.endpoint}"
+        )
         self.machines = Machines(folder / "colab-machines", self.account)
         self.secret, self.scale, self.url = secret, scale, ""
         self.ca_file = folder / "colab-ca.pem"
         self.tls = _make_tls(self.ca_file, folder / "colab-key.pem")
 
-    def may_enter(self, authorization: str) -> bool:
+    def is_authorized(self, authorization: str) -> bool:
         """Whether a client of the control planes has sent the secret."""
         shown = authorization.partition(" ")[2]
         return self.secret is None or hmac.compare_digest(shown.encode(), self.secret.encode())
@@ -103,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(size))
         try:
             if path.startswith(("/tun/m/", "/v1beta/", "/v1/")):
-                self._plane(path, query, body)
+                self._control_plane(path, query, body)
             else:
                 self._proxy(_PROXY.sub("", unquote(path)), query, body)
         except Refusal as refusal:
@@ -113,8 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle
 
-    def _plane(self, path: str, query: dict[str, str], body: bytes) -> None:
-        if not self._colab.may_enter(self.headers.get("Authorization", "")):
+    def _control_plane(self, path: str, query: dict[str, str], body: bytes) -> None:
+        if not self._colab.is_authorized(self.headers.get("Authorization", "")):
             raise Refusal(401, message="the access token is not valid")
         answer = self._colab.planes.answer(self.command, path, query, dict(self.headers), body)
         self._send(answer.status, answer.document)
@@ -131,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Cut
             if fault:
                 raise Refusal(fault.status, fault.reason)
-            runtime = account.shown(shown)
+            runtime = account.runtime_of_token(shown)
             account.touch(runtime)
         machine = self._colab.machines.of(runtime)
         if path == "/colab/ssh":
@@ -277,7 +279,7 @@ def serve_colab(
     write_cli_files(colab, folder / "cli")
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        with ticking(colab.machines.match):
+        with ticking(colab.machines.sync):
             yield colab
     finally:
         server.shutdown()

@@ -198,7 +198,7 @@ class Account:
         self.save()
         return token
 
-    def shown(self, token: str) -> Runtime:
+    def runtime_of_token(self, token: str) -> Runtime:
         """Return the runtime that a proxy token belongs to; raises Refusal."""
         for each in self.runtimes.values():
             expires = each.tokens.get(token, "")

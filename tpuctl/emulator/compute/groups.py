@@ -184,7 +184,7 @@ def settle(world: World) -> None:
             _review(world, group)
     for instance in list(world.compute.instances.values()):
         if instance.state == "PENDING" and not instance.group:
-            instances.grant_if_free(world, [instance])
+            instances.try_to_grant(world, [instance])
 
 
 def _fill(world: World, group: Group) -> None:
@@ -202,7 +202,7 @@ def _fill(world: World, group: Group) -> None:
     group.error = None
     for batch in [missing] if group.is_bulk else [[instance] for instance in missing]:
         if batch:
-            group.error = instances.grant_if_free(world, batch) or group.error
+            group.error = instances.try_to_grant(world, batch) or group.error
     for instance in missing:
         if instance.holds_chips:
             group.made.add(instance.key.name)

@@ -30,7 +30,7 @@ from tpuctl.emulator.compute.validate import (
     seconds,
 )
 from tpuctl.emulator.errors import ServiceError, compute_error, project_number
-from tpuctl.emulator.faults import NodeEvent, is_about
+from tpuctl.emulator.faults import NodeEvent, fault_matches
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import (
     STOCKOUT_S,
@@ -80,7 +80,7 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def _try(world: World, instance: Instance) -> Failure | None:
-    error = grant_if_free(world, [instance])
+    error = try_to_grant(world, [instance])
     return Failure(STOCKOUT_S, error) if error else None
 
 
@@ -124,7 +124,7 @@ def make(
     )
 
 
-def grant_if_free(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
+def try_to_grant(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
     """Give instances their chips if there are enough for all, otherwise return the reason."""
     known = world.compute.instances
     for instance in wanted:
@@ -149,7 +149,7 @@ def _grant(world: World, instance: Instance) -> None:
     world.after(takes_s * _PROVISIONING, _stage, instance)
     world.after(takes_s, run, instance, instance.operation)
     plans = world.node_events
-    for event in plans.due(lambda plan: plan.on == "instance" and is_about(plan, zone, name)):
+    for event in plans.due(lambda plan: plan.on == "instance" and fault_matches(plan, zone, name)):
         world.after(event.at_s, apply_event, instance, event)
 
 

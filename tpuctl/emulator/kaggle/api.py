@@ -97,14 +97,14 @@ class KaggleApi:
         self._emulator.requests.append((on, "", about))
         fault = self._due(on, about)
         if fault and not fault.after_accept and not (fault.byte_fault and on in _BYTES):
-            _break(fault)
+            _apply_fault(fault)
         if fault and on == "kaggle_upload":
             request.body.fault = fault.byte_fault
         reply = action(request)
         if fault and fault.after_accept:
             if reply.content:
                 reply.content.close()
-            _break(fault)
+            _apply_fault(fault)
         return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 
     def _due(self, on: str, about: str) -> StorageFault | None:
@@ -385,7 +385,7 @@ def _place(ref: str) -> Document:
     return {"ref": ref, "url": f"https://www.kaggle.com{ref}"}
 
 
-def _break(fault: StorageFault) -> None:
+def _apply_fault(fault: StorageFault) -> None:
     """Apply a fault: answer late, not at all, or with an error."""
     if fault.error == "stall":
         time.sleep(fault.for_s)

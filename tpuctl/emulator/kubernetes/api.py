@@ -150,10 +150,10 @@ class KubernetesApi:
             due += [plan for plan, end in self._outages.items() if now < end and matches(plan)]
         fault = due[0] if due else None
         if fault and not fault.after_accept and not (fault.byte_fault and on == "logs"):
-            _break(fault)
+            _apply_fault(fault)
         reply = action(request)
         if fault and fault.after_accept:
-            _break(fault)
+            _apply_fault(fault)
         return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply
 
     def _list(self, plural: str, request: Request) -> Reply:
@@ -384,7 +384,7 @@ def _fields(document: Document, selector: str) -> bool:
     return True
 
 
-def _break(fault: StorageFault) -> None:
+def _apply_fault(fault: StorageFault) -> None:
     """Apply a fault: answer late, not at all, or with an error."""
     if fault.error == "stall":
         time.sleep(fault.for_s)

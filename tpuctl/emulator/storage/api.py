@@ -134,7 +134,7 @@ class StorageApi:
         except (OSError, WriteError):
             raise storage_error("internal") from None
         if fault and fault.after_accept:
-            _lose(reply, fault, about)
+            _replace_reply(reply, fault, about)
         return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 
     def _name_in_faults(self, method: str, request: Request) -> str:
@@ -169,7 +169,7 @@ class StorageApi:
                 pass
 
 
-def _lose(reply: Reply, fault: StorageFault, about: str) -> NoReturn:
+def _replace_reply(reply: Reply, fault: StorageFault, about: str) -> NoReturn:
     """Replace a reply by a fault, after the request was executed."""
     if reply.content:
         reply.content.close()
@@ -186,7 +186,7 @@ def _planned_error(fault: StorageFault, about: str) -> StorageError:
 
 def _get_metadata(buckets: Buckets, request: Request) -> Reply:
     stored = current_object(buckets, request)
-    return Reply(document=stored.resource(request.place), headers={"ETag": stored.etag})
+    return Reply(document=stored.resource(request.base_url), headers={"ETag": stored.etag})
 
 
 def _delete(buckets: Buckets, request: Request) -> Reply:
@@ -207,20 +207,20 @@ def _change(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
         read_conditions(request.query),
         lambda old: merged({} if whole else old, changes),
     )
-    return Reply(document=changed.resource(request.place))
+    return Reply(document=changed.resource(request.base_url))
 
 
 def _list(buckets: Buckets, request: Request) -> Reply:
     with buckets.lock:
         bucket = buckets.bucket(request.names["bucket"])
-        return Reply(document=list_objects(bucket, request.query, request.place))
+        return Reply(document=list_objects(bucket, request.query, request.base_url))
 
 
 _patch, _update = partial(_change, whole=False), partial(_change, whole=True)
 
 
 def _get_bucket(buckets: Buckets, request: Request) -> Reply:
-    return Reply(document=buckets.bucket(request.names["bucket"]).resource(request.place))
+    return Reply(document=buckets.bucket(request.names["bucket"]).resource(request.base_url))
 
 
 def _storage_layout(buckets: Buckets, request: Request) -> Reply:
@@ -235,7 +235,7 @@ def _list_buckets(buckets: Buckets, request: Request) -> Reply:
     found = [buckets.buckets[name] for name in sorted(buckets.buckets) if name.startswith(prefix)]
     document: Document = {"kind": "storage#buckets"}
     if found:
-        document["items"] = [bucket.resource(request.place) for bucket in found]
+        document["items"] = [bucket.resource(request.base_url) for bucket in found]
     return Reply(document=document)
 
 
@@ -244,7 +244,7 @@ def _insert_bucket(buckets: Buckets, request: Request) -> Reply:
     location = str(body.pop("location", None) or "US").upper()
     bucket = Bucket(str(body.get("name") or ""), location, bucket_fields(body))
     buckets.add_bucket(bucket)
-    return Reply(document=bucket.resource(request.place))
+    return Reply(document=bucket.resource(request.base_url))
 
 
 def _change_bucket(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
@@ -252,7 +252,7 @@ def _change_bucket(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
     changed = buckets.change_bucket(
         request.names["bucket"], lambda old: merged({} if whole else old, body)
     )
-    return Reply(document=changed.resource(request.place))
+    return Reply(document=changed.resource(request.base_url))
 
 
 def _delete_bucket(buckets: Buckets, request: Request) -> Reply:

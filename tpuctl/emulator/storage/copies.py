@@ -42,19 +42,19 @@ def rewrite(buckets: Buckets, request: Request) -> Reply:
     stored = copied(buckets, request)
     size = str(stored.size_bytes)
     answer = {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size}
-    return Reply(document={**answer, "done": True, "resource": stored.resource(request.place)})
+    return Reply(document={**answer, "done": True, "resource": stored.resource(request.base_url)})
 
 
 def copy(buckets: Buckets, request: Request) -> Reply:
     """Copy an object."""
-    return Reply(document=copied(buckets, request).resource(request.place))
+    return Reply(document=copied(buckets, request).resource(request.base_url))
 
 
 def move(buckets: Buckets, request: Request) -> Reply:
     """Give an object another name in its bucket."""
     if request.names["object"] == request.names["name"]:
         raise storage_error("same_object")
-    return Reply(document=copied(buckets, request, moved=True).resource(request.place))
+    return Reply(document=copied(buckets, request, moved=True).resource(request.base_url))
 
 
 def copied(buckets: Buckets, request: Request, *, moved: bool = False) -> StoredObject:

@@ -15,7 +15,7 @@ _NOT_SUPPORTED = ("softDeleted", "filter", "includeTrailingDelimiter")
 _GLOB = re.compile(r"\*\*|[*?{},]|\[!?[^\]]+\]|.", re.DOTALL)
 
 
-def list_objects(bucket: Bucket, query: Mapping[str, str], place: str) -> Document:
+def list_objects(bucket: Bucket, query: Mapping[str, str], base_url: str) -> Document:
     """List one page of the objects of a bucket, and of their prefixes up to a delimiter."""
     for key in _NOT_SUPPORTED:
         if query.get(key, "false") != "false":
@@ -33,7 +33,7 @@ def list_objects(bucket: Bucket, query: Mapping[str, str], place: str) -> Docume
         if is_prefix:
             prefixes.append(entry)
         else:
-            items.append(bucket.objects[entry].resource(place))
+            items.append(bucket.objects[entry].resource(base_url))
     lists = {"items": items, "prefixes": prefixes}
     return document | {key: found for key, found in lists.items() if found}
 

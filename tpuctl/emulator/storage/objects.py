@@ -49,12 +49,12 @@ class Bucket:
         del self.names[bisect_left(self.names, name)]
         return self.objects.pop(name)
 
-    def resource(self, place: str) -> Document:
+    def resource(self, base_url: str) -> Document:
         """The bucket as the API shows it."""
         return {
             "kind": "storage#bucket",
             "id": self.name,
-            "selfLink": f"{place}/storage/v1/b/{self.name}",
+            "selfLink": f"{base_url}/storage/v1/b/{self.name}",
             "name": self.name,
             "location": self.location,
             "locationType": self.location_type,

@@ -59,14 +59,14 @@ class StoredObject:
         """The entity tag, which is new after every change."""
         return f"{self.generation:x}/{self.metageneration}"
 
-    def resource(self, place: str) -> Document:
+    def resource(self, base_url: str) -> Document:
         """The object as the API shows it, with links to the server at an address."""
         path = f"storage/v1/b/{self.bucket}/o/{quote(self.name, safe='', errors='surrogateescape')}"
-        media = f"{place}/download/{path}?generation={self.generation}&alt=media"
+        media = f"{base_url}/download/{path}?generation={self.generation}&alt=media"
         document: Document = {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "selfLink": f"{place}/{path}",
+            "selfLink": f"{base_url}/{path}",
             "mediaLink": media,
             "bucket": self.bucket,
             "name": self.name,

@@ -129,7 +129,7 @@ def store_object(
         bucket = request.names["bucket"]
         upload = Upload(bucket, declared.name, file, sums, declared.fields, components)
         stored = buckets.put(upload, read_conditions(request.query))
-        return Reply(document=stored.resource(request.place))
+        return Reply(document=stored.resource(request.base_url))
     finally:
         file.unlink(missing_ok=True)
 
@@ -151,8 +151,8 @@ def _start(buckets: Buckets, request: Request) -> Reply:
     )
     buckets.session_file(session).touch()
     buckets.save_session(session)
-    place = f"{request.place}/upload/storage/v1/b/{session.bucket}/o"
-    location = f"{place}?uploadType=resumable&upload_id={session.id}"
+    uploads_url = f"{request.base_url}/upload/storage/v1/b/{session.bucket}/o"
+    location = f"{uploads_url}?uploadType=resumable&upload_id={session.id}"
     return Reply(headers={"Location": location, "X-GUploader-UploadID": session.id})
 
 
@@ -249,7 +249,7 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
     try:
         check_sums(sums, session.crc32c, session.md5)
         check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
-        document = buckets.put(upload, session.conditions).resource(request.place)
+        document = buckets.put(upload, session.conditions).resource(request.base_url)
     except StorageError:
         buckets.save_session(replace(session, cancelled=True))
         raise

@@ -35,7 +35,7 @@ def building_with(change: Change) -> Iterator[None]:
         yield
 
 
-def finished(dataset: Any, change: Change) -> Any:
+def change_end(dataset: Any, change: Change) -> Any:
     """Apply a change to the end of a pipeline."""
     options = tf.data.Options()
     if change.way == "prefetch":

@@ -114,7 +114,7 @@ _given_up: list[Callable[[], None]] = []
 def start_timers(
     *wanted: tuple[int, float, Handler], given_up: Callable[[], None] = lambda: None
 ) -> list[ThreadTimer]:
-    """A timer for each clock, interval and handler; none where the system cannot have them.
+    """Start a timer for each clock, interval and handler; none if the system cannot have them.
 
     `given_up` is called if the program uses signals in a way that forbids them, now or later.
     """
@@ -199,7 +199,7 @@ def _library() -> Any:
 
 
 def _forget_in_child() -> None:
-    """A forked process has no timers, but the handlers of their signals."""
+    """Forget the timers in a forked process, which has only the handlers of their signals."""
     _given_up.clear()
     for each in list(_installed):
         each._free()

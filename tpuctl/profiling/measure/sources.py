@@ -12,7 +12,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.inputs import read_shards
 from tpuctl.profiling.request import SUPPORTED, Request, Target
 from tpuctl.profiling.whatif import Change
-from tpuctl.usercode.function import Function, load_function, parameters, users_errors
+from tpuctl.usercode.function import Function, load_function, parameters, user_code_errors
 
 
 @contextlib.contextmanager
@@ -30,14 +30,14 @@ def building_with(change: Change | None) -> Iterator[None]:
         yield
 
 
-def finished(made: Any, kind: str | None, change: Change | None) -> Any:
+def change_end(made: Any, kind: str | None, change: Change | None) -> Any:
     """Apply a change to the end of a pipeline."""
     if change is None:
         return made
     if kind == "tf.data":
         from tpuctl.profiling.frameworks import _tf_changes
 
-        return _tf_changes.finished(made, change)
+        return _tf_changes.change_end(made, change)
     if kind == "grain" and change.way == "workers" and hasattr(made, "mp_prefetch"):
         options = sys.modules["grain"].multiprocessing.MultiprocessingOptions
         return made.mp_prefetch(options(num_workers=change.number))
@@ -68,7 +68,7 @@ def open_source(
     arguments = given if "batch_size" in parameters(function) else {}
 
     def make() -> Any:
-        with users_errors(f"Calling {name} failed", name), building_with(request.change):
+        with user_code_errors(f"Calling {name} failed", name), building_with(request.change):
             return function(**arguments)
 
     made = make()
@@ -80,7 +80,7 @@ def open_source(
             hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
             f"Supported: {SUPPORTED}.",
         )
-    made = finished(made, kind, request.change)
+    made = change_end(made, kind, request.change)
     loader = _loader_inside(made) if kind == "iterable" else None
     if loader is not None:
         from tpuctl.profiling.frameworks._torch import open_loader

@@ -137,7 +137,7 @@ def conclude(measured: Measurement, *, target: str) -> Profile:
     return build_profile(measured, target=target, image_size=0, device=device)
 
 
-def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+def hook_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that make a Python program record its steps in a folder."""
     # Only the hook's folder: the program must not see tpuctl's own libraries.
     paths = [str(HOOK), *env.get("PYTHONPATH", "").split(os.pathsep)]
@@ -173,7 +173,7 @@ def read_error(folder: Path) -> str:
 @contextlib.contextmanager
 def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
-    env = {**os.environ, **hooked(folder, os.environ)}
+    env = {**os.environ, **hook_environment(folder, os.environ)}
     try:
         process = subprocess.Popen(words, stdout=STDERR, env=env)  # noqa: S603 (the user's)
     except OSError as error:

@@ -28,7 +28,7 @@ class Answer:
 Work = Callable[..., Answer]
 
 
-class Planes:
+class ControlPlanes:
     """Answers requests to both control planes for one account; all runtimes share `proxy_url`."""
 
     def __init__(self, account: Account, proxy_url: Callable[[Runtime], str]) -> None:
@@ -82,7 +82,7 @@ class Planes:
         rest = path.split("/", 2)[2]
         head, _, tail = rest.partition("/")
         if not self.account.plan.has_public_api:
-            return "public", self._not_let_in
+            return "public", self._api_disabled
         if head == "operations":
             return "operation", lambda *_: self._operation(tail.partition(":")[0])
         if head == "runtimes" and tail:
@@ -177,7 +177,7 @@ class Planes:
 
     # The public API
 
-    def _not_let_in(self, *_: object) -> Answer:
+    def _api_disabled(self, *_: object) -> Answer:
         raise Refusal(403, "SERVICE_DISABLED", message="the Colab API is not enabled")
 
     def _spec(self, accelerator: str) -> dict[str, Any]:
