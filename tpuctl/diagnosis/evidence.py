@@ -12,12 +12,12 @@ from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, exclusive_words, famil
 from tpuctl.diagnosis.patterns import Pattern
 
 _LOWEST = ("low", "medium", "high")
-# With the right failure taken out, one pattern of fewer than 34 characters was wrong in 18 of 72
-# texts, two patterns in 7 of 311. What the catalogue is sure of was wrong in 2 of 50 from 24 on.
+# With the right failure removed, one pattern of fewer than 34 characters was wrong in 18 of 72
+# texts, two patterns in 7 of 311. For failures of high confidence, it was 2 of 50 from 24 on.
 _LONG_ENOUGH = {"high": 24, "medium": 34}
-# In shorter patterns a word of its own was wrong in 3 texts.
+# In shorter patterns, an exclusive word was wrong in 3 texts.
 _ONE_WORD = 12
-# A phrase that is most of a message was right in 13 texts, and with its failure out wrong in 2.
+# A phrase that is most of a message was right in 13 texts, and with its failure removed wrong in 2.
 _MOST, _SHORT, _LONG_LINE = 0.5, 15, 1000
 _RAISED = re.compile(r"(?:E +)?[\w.]{1,80}(?:Error|Exception|Interrupt)(?::|$)")
 _PREFIX = re.compile(
@@ -92,8 +92,8 @@ def doubt(
         reason = "The words are in a stack frame or a log notice, not in the last exception."
         return Doubt("Not sure, nearest known failure", reason)
     if failure.kind in ("wrapper", "general"):
-        # With a word of its own in most of the message it was right in 15 texts and wrong in none,
-        # with such a word only in 22 and 3, without one in 27 and 22.
+        # With an exclusive word and most of the message, it was right in 15 texts and wrong in
+        # none; with only such a word in 22 and 3, without one in 27 and 22.
         is_known = failure.kind == "general" and most and _is_exclusive(patterns)
         return Doubt("" if is_known else "Not sure why", "This message has several causes.")
     if len(patterns) > 1 or _is_exclusive(patterns):

@@ -145,7 +145,7 @@ def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
     else:
         near = get_close_matches(code, known, 3, 0.75)
     hint = f"Nearby codes: {', '.join(near)}. To explain an error, pass its whole text."
-    return NotFoundError(f"There is no code {code}.", hint=hint) if near else None
+    return NotFoundError(f"Unknown code {code}.", hint=hint) if near else None
 
 
 def explain_logs(

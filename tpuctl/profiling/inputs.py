@@ -133,7 +133,7 @@ def find_photos(folder: Path, *, most: int = MAX_PHOTOS) -> FoundPhotos:
             hint="Check the files: interrupted downloads leave files like these.",
         )
     raise InvalidInputError(
-        f"There is no image in {folder} ({files:,} files checked).",
+        f"No images found in {folder} ({files:,} files checked).",
         hint="Give a folder of images, a folder of tpuctl shards, or path.py:function.",
     )
 

@@ -73,7 +73,7 @@ def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
             else None
         )
         raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
-    raise NotFoundError(f"There is no {text!r} to profile.", hint=f"profile run takes {SUPPORTED}.")
+    raise NotFoundError(f"Nothing to profile at {text!r}.", hint=f"profile run takes {SUPPORTED}.")
 
 
 def try_alone(target: Target, *, iterate: bool = False) -> str | None:

@@ -119,7 +119,7 @@ def _load_module(place: str) -> ModuleType:
             if error.name != place.partition(".")[0]:
                 raise
             raise NotFoundError(
-                f"There is no module {place} in {os.getcwd()} or among the installed packages.",
+                f"Module {place} was not found in {os.getcwd()} or among the installed packages.",
                 hint="Name the file instead: path.py:function",
             ) from error
     path = Path(place)

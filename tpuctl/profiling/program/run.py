@@ -38,7 +38,7 @@ NO_STEPS = (
     "tpuctl.profile() in the program for anything else."
 )
 ITS_WORDS = "Its output above says why; it fails in the same way without tpuctl."
-UNSEEN = f"The program goes on until it ends or you press Ctrl-C. {NO_STEPS}"
+UNSEEN = f"The program continues until it ends or you press Ctrl-C. {NO_STEPS}"
 
 
 def is_program(words: Sequence[str]) -> bool:
