@@ -693,10 +693,10 @@ def kaggle() -> list[bytes]:
 def explain_log(data: bytes, folder: Path) -> object:
     from tpuctl.diagnosis.explain import explain
     from tpuctl.reporters import machine as report
-    from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
+    from tpuctl.usercode.error_summary import last_line, ran_out_of_memory
 
     text = data.decode("utf-8", "replace")
-    last_words(text), ran_out_of_memory(text)
+    last_line(text), ran_out_of_memory(text)
     return shown(report.render_explanation(explain(text)))
 
 

@@ -39,8 +39,8 @@ distribute an image or a product that contains these packages, check two licence
 - **asyncssh** (extra `ssh`) is EPL-2.0 or GPL-2.0-or-later, at your choice: a weak copyleft.
 - **libtpu** (extra `aot`, and every TPU VM) is not open source: Google's terms of service apply.
 
-Apache Beam (extra `beam`) installs some 60 more packages, which are not listed. `python -m
-tests.licences` writes this page, and a test compares it with the installed packages.
+Apache Beam (extra `beam`) installs some 60 more packages, which are not listed.
+`python -m tests.licences` writes this page, and a test compares it with the installed packages.
 
 | package | licence | comes with |
 |---|---|---|

@@ -120,7 +120,7 @@ def test_a_trial_is_not_started_while_another_process_has_the_tpu() -> None:
 
 def test_a_trial_needs_a_framework() -> None:
     bare = diagnosed({"pci": chips(1, "0x0063"), "files": {"/dev/vfio/0": None}})
-    assert "nothing to try it with" in str(try_devices(bare).error)
+    assert "nothing to test it with" in str(try_devices(bare).error)
 
 
 def test_the_reference_is_exact() -> None:

@@ -80,7 +80,7 @@ def test_the_api_over_grpc_wants_the_secret(practice: Any) -> None:
     ):
         with channel:
             client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
-            with pytest.raises(Unauthenticated, match="wants the token"):
+            with pytest.raises(Unauthenticated, match="requires the token"):
                 client.create_node(parent=ZONE, node_id="t1", node=tpu_v2.Node())
             raw: Any = (None, None)
             for method in (list_nodes, "/any.Service/Method"):
@@ -200,7 +200,7 @@ def test_another_user_gets_nowhere_whatever_the_umask(state: Path, tmp_path: Pat
             subprocess.run([sys.executable, "-m", "tpuctl", "emulator", "stop"], check=True)
     (closed, refused), (opened, allowed) = stories
     assert (closed["warnings"], refused.stdout) == ([], "")
-    assert "wants the token" in refused.stderr
+    assert "requires the token" in refused.stderr
     assert "run commands as you" in opened["warnings"][0]
     assert allowed.stdout == f"as {os.getuid()}\n", allowed.stderr
 

@@ -301,7 +301,7 @@ def test_buckets_are_created_listed_and_deleted(start_storage: Any) -> None:
     [
         ("bytes 0-99/*", 100, 400, "equal or greater than 262144"),
         (f"bytes {CHUNK}-{2 * CHUNK - 1}/*", CHUNK, 400, "exceeds already uploaded size of 0"),
-        ("bytes 0-9/10", 9, 400, "promises 10"),
+        ("bytes 0-9/10", 9, 400, "declares 10"),
         ("bytes 0-9/9", 10, 400, "Content-Range"),
         ("bytes 9-3/20", 10, 400, "Content-Range"),
         ("chunks 1-2", 10, 400, "Content-Range"),

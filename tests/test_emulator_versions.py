@@ -69,7 +69,7 @@ def test_standard_parameters_are_understood_in_every_version(
 def test_version_1_has_no_nodes_and_says_so(ask: Ask) -> None:
     status, answer = ask("POST", f"/v1/{NODES}?nodeId=t1", NODE)
     assert status == 400
-    assert "The emulator does not have POST /v1/" in answer["error"]["message"]
+    assert "The emulator does not support POST /v1/" in answer["error"]["message"]
     assert ask("GET", f"/v1/{ZONE}/tensorflowVersions") == (200, {})
     assert ask("GET", f"/v1/{NODES}", Authorization="")[0] == 401
 

@@ -445,7 +445,7 @@ def test_an_unknown_code_names_the_codes_nearby(
     unknown = tpuctl("explain", "--json", code)
     (error,) = unknown.document["errors"]
     assert (unknown.exit_code, error["code"]) == (1, "not_found")
-    assert f"no code {code}" in error["message"]
+    assert f"Unknown code {code}" in error["message"]
     assert near in error["hint"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tpuctl as product
 from tpuctl.diagnosis.catalogue import failures
-from tpuctl.diagnosis.explain import Here, explain, explain_logs
+from tpuctl.diagnosis.explain import SourceMachine, explain, explain_logs
 from tpuctl.diagnosis.log_text import worker_of
 from tpuctl.diagnosis.patterns import Pattern, Plain
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -158,7 +158,7 @@ def test_named_parts_appear_in_the_answer() -> None:
 
 def test_the_machine_specialises_the_answer() -> None:
     text = "No module named 'tensorflow'"
-    here = Here("colab-tpu-vm", {"jax": "0.7.2"})
+    here = SourceMachine("colab-tpu-vm", {"jax": "0.7.2"})
     plain, special = explain(text).matches[0], explain(text, here=lambda: here).matches[0]
     assert plain.fix != special.fix
     skew = explain("Mismatched PJRT plugin PJRT API version (0.47)", here=lambda: here).matches[0]
@@ -166,7 +166,7 @@ def test_the_machine_specialises_the_answer() -> None:
 
 
 def test_the_machine_is_not_looked_at_for_a_failure_that_does_not_depend_on_it() -> None:
-    def looked() -> Here:
+    def looked() -> SourceMachine:
         raise AssertionError
 
     assert explain("Expected 8 worker addresses, got 1.", here=looked).matches

@@ -16,7 +16,7 @@ from tpuctl.compile.fit import fit
 from tpuctl.compile.session import Session, missing
 from tpuctl.errors import InvalidInputError, MissingExtraError, NotFoundError, TpuctlError
 from tpuctl.training.catalog import list_templates
-from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
+from tpuctl.usercode.error_summary import last_line, ran_out_of_memory
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_a_crash_was_about_is_found_in_its_log() -> None:
         "PC: @     0x7f353f2a8eec  (unknown)  (unknown)\nhttps://symbolize.stripped_domain/r/\n"
         "E1121 17:50:45.247978   28536 coredump_hook.cc:310] RAW: Remote crash data gathering\n"
     )
-    assert last_words(log).startswith("env.cc:93] Check failed: ret == 0")
+    assert last_line(log).startswith("env.cc:93] Check failed: ret == 0")
     assert ran_out_of_memory(log)
     assert not ran_out_of_memory("E1121 17:50:45.247978   28536 coredump_hook.cc:310] RAW")
 

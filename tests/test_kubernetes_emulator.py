@@ -193,7 +193,7 @@ def test_a_resumed_job_runs(api: Any) -> None:
         (("metadata", "name"), "j" * 54, 422, "too long"),
         (("metadata", "nme"), "j", 400, "unknown field"),
         (("spec", "failurePolicy"), {"rules": [FREE, FREE]}, 422, "not unique"),
-        (("spec", "coordinator"), {"replicatedJob": "w"}, 422, "does not have coordinator"),
+        (("spec", "coordinator"), {"replicatedJob": "w"}, 422, "does not support coordinator"),
         (("metadata", "namespace"), "other", 400, "does not match"),
     ],
 )

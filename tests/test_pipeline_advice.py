@@ -8,7 +8,7 @@ import pytest
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES, counted
 from tpuctl.profiling.advice import advise
-from tpuctl.profiling.case import Finding, Situation, build_case
+from tpuctl.profiling.case import AdviceInputs, Finding, build_case
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import ChainNode, Device, Input, Profile, Vcpus
 
@@ -92,7 +92,7 @@ def test_threads_of_a_program_are_not_said_to_be_one() -> None:
         row = ("decode", "Python", 0.99, 0.8)
         case = build_case(counted(row, others=0.3, run_delay_s=delay_s))
         finding = Finding("stolen", 0.9, (), 0)
-        advice = advise(Situation(case, finding, Vcpus(2.0), "t.py:make", 224))
+        advice = advise(AdviceInputs(case, finding, Vcpus(2.0), "t.py:make", 224))
         assert ("workers" in [each.code for each in advice]) == told
 
 

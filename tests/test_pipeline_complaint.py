@@ -11,7 +11,7 @@ import pytest
 
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.profiling.request import Target, try_alone
-from tpuctl.usercode.error_summary import describe, last_words
+from tpuctl.usercode.error_summary import describe, last_line
 
 PACKAGE = Path(__file__).resolve().parents[1] / "tpuctl"
 OURS = [*(PACKAGE / "profiling").rglob("*.py"), *(PACKAGE / "reporters").glob("profile*.py")]
@@ -25,13 +25,13 @@ To enable the following instructions: AVX2 FMA, rebuild TensorFlow
 
 
 def test_what_tensorflow_says_while_starting_is_nobodys_last_words() -> None:
-    assert last_words(START_UP) == ""
-    assert last_words(f"a line of mine\n{START_UP}") == "a line of mine"
+    assert last_line(START_UP) == ""
+    assert last_line(f"a line of mine\n{START_UP}") == "a line of mine"
 
 
 def test_a_fatal_line_is_the_last_words() -> None:
     fatal = "F0000 00:00:1795213314.074240   22765 array.cc:31] Check failed: a < b"
-    assert last_words(f"{START_UP}{fatal}\n{START_UP}") == fatal
+    assert last_line(f"{START_UP}{fatal}\n{START_UP}") == fatal
 
 
 @pytest.mark.parametrize(

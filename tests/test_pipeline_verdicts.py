@@ -511,7 +511,7 @@ def test_a_window_of_few_large_batches_counts_what_was_worked_on() -> None:
 
 def test_a_headline_names_no_stage_where_most_time_goes_between_them() -> None:
     handed_on = profile(CASES["one thread that hands tiny elements on"][1])
-    assert handed_on.headline.endswith("goes into passing single elements between stages.")
+    assert handed_on.headline.endswith("is spent on passing single elements between stages.")
     one_thread = profile(CASES["one thread for everything"][1])
     assert one_thread.headline.endswith("decode does not run in parallel.")
 

@@ -257,7 +257,7 @@ def test_a_watch_keeps_a_job_alive_on_a_plain_sshd(tmp_path: Path) -> None:
         def __init__(self, port: int) -> None:
             self.port = port
 
-        def match(self, world: World) -> None:
+        def sync(self, world: World) -> None:
             for node in world.nodes.values():
                 node.addresses, node.ssh_port = (("127.0.0.1", "127.0.0.1"),), self.port
 

@@ -8,7 +8,7 @@ from typing import Any
 from tpuctl.compile._mlir import find_batched, lower_module, read_file
 from tpuctl.compile.models import CompileRequest, LoweredProgram
 from tpuctl.errors import InvalidInputError, UsageError
-from tpuctl.usercode.function import Function, load_function, parameters, users_errors
+from tpuctl.usercode.function import Function, load_function, parameters, user_code_errors
 
 EXAMPLES_PER_DEVICE = 32
 BATCH_NAMES = ("batch", "batch_size")
@@ -33,7 +33,7 @@ def prepare(
     enter(f"loading {target.text}")
     program = UserProgram(request, target.function, len(devices))
     enter(f"tracing {target.text}")
-    with users_errors(f"Tracing {target.text} failed", target.function):
+    with user_code_errors(f"Tracing {target.text} failed", target.function):
         return program.lower(devices)
 
 
@@ -82,7 +82,7 @@ class UserProgram:
         given = {**self._fixed, **({self._batch_name: batch_size} if self._batch_name else {})}
         remat = self._request.remat
         had_keras = "keras" in sys.modules
-        with users_errors(f"Calling {self._function} failed", self._function):
+        with user_code_errors(f"Calling {self._function} failed", self._function):
             if not had_keras:
                 value = self._call(**given)
             if "keras" in sys.modules and (had_keras or self._policy or remat):

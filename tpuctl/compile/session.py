@@ -68,7 +68,7 @@ class Session:
                 step = f"compiling for a {request.slice.accelerator_type}{batch}"
             self._on_progress(Progress("fit", seconds, None, "s", step))
         function = request.target.function
-        raise child.death("compiling", hint=try_alone(function) if function else None)
+        raise child.exit_error("compiling", hint=try_alone(function) if function else None)
 
     def _start(self) -> Child:
         for module in ("jax", "libtpu"):

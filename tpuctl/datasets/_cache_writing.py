@@ -23,7 +23,7 @@ from tpuctl.usercode.function import (
     load_function,
     parameters,
     parse_function,
-    users_errors,
+    user_code_errors,
 )
 
 _INFINITE = -1
@@ -49,7 +49,7 @@ class PipelineSource:
     def open(self, seed: int) -> Iterable[Any]:
         """Make the pipeline for one variant; raises TargetError."""
         _seed_everything(seed)
-        with users_errors(f"Calling {self.text} failed", self.name):
+        with user_code_errors(f"Calling {self.text} failed", self.name):
             made = self.function(seed=seed) if self.takes_seed else self.function()
         if not isinstance(made, Iterable):
             raise InvalidInputError(
@@ -153,7 +153,7 @@ class Feed:
 
     def _next(self) -> bytes | None:
         doing = f"{self._source.text} failed while making element {self._taken}"
-        with users_errors(doing, self._source.name):
+        with user_code_errors(doing, self._source.name):
             element = next(self._elements, _END)
         if element is _END:
             return None

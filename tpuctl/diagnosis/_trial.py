@@ -1,6 +1,6 @@
-"""Try out the accelerator; the arguments are `FRAMEWORK devices|numerics [local]`.
+"""Test the accelerator; the arguments are `FRAMEWORK devices|numerics [local]`.
 
-Runs in a child process of `trials`, and prints its answer as JSON on one marked line.
+Runs in a child process of `trials`, and prints its result as JSON on one marked line.
 """
 
 import importlib.util
@@ -118,7 +118,7 @@ class Torch:
     """The trials with PyTorch, through TorchTPU or torch_xla where it is installed."""
 
     def __init__(self, *, local: bool) -> None:
-        # Kaggle presets one address, with which torch_xla would wait for more processes.
+        # Kaggle sets one address, with which torch_xla would wait for more processes.
         os.environ.pop("TPU_PROCESS_ADDRESSES", None)
         import torch
 
@@ -146,7 +146,7 @@ class Torch:
         return float((ones @ ones).sum())
 
     def matrix_test(self, device: Any, precision: str) -> tuple[Any, Any]:
-        """Compute QEP and Q; a precision that was set once stays set."""
+        """Compute QEP and Q; once set, a precision cannot be changed."""
         if precision == "highest":
             self._torch.set_float32_matmul_precision("highest")
             if str(device).startswith("xla"):
@@ -187,7 +187,7 @@ def numerics(framework: Framework) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run one trial and print its answer."""
+    """Run one trial and print its result."""
     framework, trial, *options = sys.argv[1:]
     run = {"devices": devices, "numerics": numerics}[trial]
     answer = run(FRAMEWORKS[framework](local="local" in options))

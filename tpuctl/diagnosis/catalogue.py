@@ -13,12 +13,12 @@ from tpuctl.diagnosis.patterns import Pattern
 
 _FOLDER = Path(__file__).parent / "data" / "failures"
 KINDS = ("cause", "general", "consequence", "wrapper", "unsure", "unknown", "warning")
-"""From what explains most to what explains least.
+"""From the most to the least informative.
 
-A `general` cause is right, but another cause in the same text says more. A `consequence` follows
-the failure of another process, a `wrapper` only surrounds the message with the cause, `unsure`
-names a family if nothing better matches, a `warning` is usually harmless, `unknown` names only the
-exception where nothing else matches.
+A `general` cause is right, but another cause in the same text is more specific. A `consequence`
+follows the failure of another process. A `wrapper` only surrounds the message with the cause.
+`unsure` names a family if nothing better matches. A `warning` is usually harmless. `unknown` names
+only the exception if nothing else matches.
 """
 
 NO_CLAIM = ("unsure", "unknown", "warning")
@@ -53,7 +53,7 @@ class Failure:
 
 @cache
 def families() -> dict[str, str]:
-    """Return what each family of failures is about, by its name."""
+    """Return a description of each family of failures, by name."""
     return {name: document["about"] for name, document in _documents().items()}
 
 
@@ -68,13 +68,13 @@ def failures() -> dict[str, Failure]:
 
 
 def claims() -> list[Failure]:
-    """Return the failures that say what went wrong."""
+    """Return the failures that name a cause."""
     return [failure for failure in failures().values() if failure.kind not in NO_CLAIM]
 
 
 @cache
 def patterns_by_anchor() -> dict[str, list[tuple[Failure, Pattern]]]:
-    """Index every pattern by the word that a text needs most to match it."""
+    """Index every pattern by the rarest word that it needs."""
     index: dict[str, list[tuple[Failure, Pattern]]] = defaultdict(list)
     for failure in failures().values():
         for words in failure.patterns:
@@ -94,7 +94,7 @@ def candidates(words: set[str]) -> Iterator[tuple[Failure, Pattern]]:
 
 @cache
 def exclusive_words() -> frozenset[str]:
-    """Return the words that only one failure's patterns need."""
+    """Return the words that are needed by the patterns of only one failure."""
     users: dict[str, set[str]] = defaultdict(set)
     for failure, pattern in chain.from_iterable(patterns_by_anchor().values()):
         for word in pattern.needs:

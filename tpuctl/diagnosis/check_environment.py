@@ -6,7 +6,7 @@ from tpuctl.diagnosis.report import Finding, MachineView, found
 from tpuctl.runtime.topology import product
 from tpuctl.runtime.versions import parse
 
-# The expression of torch_xla/_internal/tpu.py, oddities included: it decides what is accepted.
+# The expression from torch_xla/_internal/tpu.py, unchanged, because it decides what is accepted.
 _TORCH_XLA_TYPE = re.compile(r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
 _OLD_PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 
@@ -20,7 +20,7 @@ def platforms_contradict(view: MachineView) -> Finding | None:
         return found(view.shown("JAX_PLATFORMS"), *view.detected.chips.because)
     if "tpu" not in wanted and view.on_tpu:
         return found(
-            view.shown("JAX_PLATFORMS"), f"{view.detected.chips.count} TPU chip(s) are here"
+            view.shown("JAX_PLATFORMS"), f"this machine has {view.detected.chips.count} TPU chip(s)"
         )
     return None
 
@@ -137,7 +137,7 @@ def too_few_addresses(view: MachineView) -> Finding | None:
 
 
 def addresses_without_port(view: MachineView) -> Finding | None:
-    """F54: the address `local`, which lacks the port of the metrics server."""
+    """F54: the address `local`, which has no port for the metrics server."""
     if not view.on_tpu or view.value("TPU_PROCESS_ADDRESSES") != "local":
         return None
     return found(view.shown("TPU_PROCESS_ADDRESSES"))
@@ -155,10 +155,10 @@ def several_hosts(view: MachineView) -> Finding | None:
 
 
 def _why_alone(view: MachineView) -> str | None:
-    """Say why JAX would take one host of a slice for the whole TPU, which looks healthy."""
+    """Say why JAX would silently treat one host of a slice as the whole TPU."""
     names = view.machine.metadata("instance/attributes/worker-network-endpoints") or ""
     jax = view.detected.frameworks.jax
-    # On Compute Engine they are bare names, and only since 0.10 does JAX not split them at a colon.
+    # On Compute Engine they are bare names, which JAX before 0.10 splits at a colon.
     if jax is None or "," not in names or ":" in names or parse(jax) >= parse("0.10"):
         return None
     return (

@@ -120,7 +120,7 @@ def foreign_lockfile(view: MachineView) -> Finding | None:
     if not view.on_tpu or not _foreign_lockfile(view):
         return None
     held = ", ".join(str(pid) for pid in state.lock_pids)
-    holder = f"held by pid {held}" if held else "no process seems to hold it: it is left over"
+    holder = f"held by pid {held}" if held else "no process seems to hold it, so it is left over"
     return found(f"{LOCKFILE} belongs to uid {state.lockfile_uid}", holder)
 
 
@@ -155,7 +155,7 @@ def vfio_busy(view: MachineView) -> Finding | None:
 
 def own_notebook(view: MachineView) -> Finding | None:
     """F07: this notebook's kernel, or another parent of this process, holds the TPU."""
-    # A script that uses the TPU itself is not a conflict; a kernel that runs this command is.
+    # A script that uses the TPU itself is not a conflict, but a kernel that runs this command is.
     me = view.machine.self_process.pid
     holders = view.detected.state.holders
     ours = [h for h in holders if h.is_ours and (h.pid != me or h.is_this_notebook)]
@@ -208,7 +208,7 @@ def _held_by(holders: list[Holder], what: str) -> Finding:
 
 
 def _hidden_by_container(view: MachineView) -> bool:
-    # Without a driver on the host there are no nodes that a container could lack.
+    # Without a driver on the host, there are no nodes that could be missing in a container.
     return bool(in_container(view.machine)) and view.detected.chips.driver_bound
 
 

@@ -98,11 +98,11 @@ def libtpu_differences(view: MachineView) -> tuple[str, ...]:
 
 
 def torch_tpu_range(view: MachineView) -> str | None:
-    """Return the releases of torch that the installed torch_tpu accepts, if it rejects this one."""
+    """Return the releases of torch that torch_tpu accepts, if it rejects the installed one."""
     torch, version = view.version("torch"), view.version("torch-tpu")
     declared = requirement_of(view.machine.requires("torch-tpu"), "torch")
     declared = declared or tables()["torch_tpu_torch"].get(version.split("+")[0])
-    # A nightly build of torch counts as the release that it leads to.
+    # A nightly build of torch counts as the release that it precedes.
     release = parse(torch).base_version
     return declared if version and torch and not satisfies(release, declared or "") else None
 
@@ -117,7 +117,7 @@ def torch_xla_mismatch(view: MachineView) -> Finding | None:
             fix="Install a torch that torch_tpu accepts.",
             fix_command=f"pip install 'torch{wanted}' torch_tpu",
         )
-    # TorchTPU needs a torch newer than the last torch_xla, which then stays unused.
+    # TorchTPU needs a newer torch than the last torch_xla, which is then unused.
     if not torch or not xla or minor(torch) == minor(xla) or view.has("torch-tpu"):
         return None
     return Finding(

@@ -27,7 +27,7 @@ from tpuctl.training.choose import (
     choose_strategy,
 )
 
-# By the code of the failure that each check detects; `data/failures` describes the failures.
+# Checks by the code of the failure that they detect, which `data/failures` describes.
 CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F01": hardware.lock_held,
     "F02": hardware.foreign_lockfile,
@@ -137,7 +137,7 @@ def find_problems(view: MachineView) -> tuple[Problem, ...]:
 
 
 def situation(view: MachineView) -> Situation:
-    """Collect what the choice of a strategy depends on."""
+    """Collect the inputs of the strategy choice."""
     found, frameworks = view.detected, view.detected.frameworks
     return Situation(
         accelerator=found.accelerator,
@@ -185,7 +185,7 @@ def _answers(view: MachineView, strategies: tuple[Choice, ...]) -> Answers:
         state.append(f"{found.state.uninspected} processes could not be inspected")
     platform = list(found.platform.because)
     if not found.platform.sure:
-        platform.append("low confidence: nothing names the platform")
+        platform.append("low confidence: nothing identifies the platform")
     if found.container:
         platform.append(f"in a container: {found.container}")
     frameworks = (*found.frameworks.because, *packages.libtpu_differences(view))

@@ -1,7 +1,7 @@
-"""How much a match proves: the confidence that `explain` shows, and why it is not sure.
+"""How strong a match is: the confidence that `explain` shows, and why it is not sure.
 
-`tests/test_explain_measure.py` measures it: it takes the right failure out of the catalogue, and
-counts how often another one answers without a doubt.
+`tests/test_explain_measure.py` measures it: it removes the right failure from the catalogue, and
+counts how often a wrong one is not marked "not sure".
 """
 
 import re
@@ -12,12 +12,12 @@ from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, exclusive_words, famil
 from tpuctl.diagnosis.patterns import Pattern
 
 _LOWEST = ("low", "medium", "high")
-# With the right failure taken out, one pattern of fewer than 34 characters was wrong in 18 of 72
-# texts, two patterns in 7 of 311. What the catalogue is sure of was wrong in 2 of 50 from 24 on.
+# With the right failure removed, one pattern of fewer than 34 characters was wrong in 18 of 72
+# texts, two patterns in 7 of 311. For failures of high confidence, it was 2 of 50 from 24 on.
 _LONG_ENOUGH = {"high": 24, "medium": 34}
-# In shorter patterns a word of its own was wrong in 3 texts.
+# In shorter patterns, an exclusive word was wrong in 3 texts.
 _ONE_WORD = 12
-# A phrase that is most of a message was right in 13 texts, and with its failure out wrong in 2.
+# A phrase that is most of a message was right in 13 texts, and with its failure removed wrong in 2.
 _MOST, _SHORT, _LONG_LINE = 0.5, 15, 1000
 _RAISED = re.compile(r"(?:E +)?[\w.]{1,80}(?:Error|Exception|Interrupt)(?::|$)")
 _PREFIX = re.compile(
@@ -36,7 +36,7 @@ _TRACE = 60
 class Doubt(NamedTuple):
     """How an answer that is not sure begins, and why it is not sure.
 
-    Without a title the failure is sure, and only which of its causes it has is not.
+    Without a title, the failure is certain and only its cause is not.
     """
 
     title: str
@@ -48,7 +48,7 @@ def is_raised(line: str) -> bool:
     return _RAISED.match(line.lstrip()) is not None
 
 
-def is_aside(lines: Sequence[str], at: int) -> bool:
+def is_outside_message(lines: Sequence[str], at: int) -> bool:
     """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
     around = lines[max(0, at - 1) : at + 1]
     return any(map(_ASIDE.match, around)) or _COMMAND.match(lines[at]) is not None
@@ -64,14 +64,14 @@ def library_before(lines: Sequence[str], at: int) -> str | None:
     return next((found[1] for found in above if found), None)
 
 
-def is_most(line: str, length: int) -> bool:
-    """Whether so many characters are most of the message of a line."""
+def covers_message(line: str, length: int) -> bool:
+    """Whether `length` characters are most of the message in a line."""
     message = _PREFIX.sub("", line[:_LONG_LINE], 1).partition(_SUFFIX)[0].strip()
     return len(message) >= _SHORT and length >= _MOST * len(message)
 
 
 def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool, most: bool) -> str:
-    """Return how sure the answer is: the catalogue's word, or less where the evidence is thin."""
+    """Return the confidence: the catalogue's, or a lower one if the evidence is weak."""
     if why := doubt(failure, patterns, aside=aside, most=most):
         return "low" if why.title else min(failure.confidence, "medium", key=_LOWEST.index)
     if failure.confidence == "high" and len(patterns) == 1 and not _is_exclusive(patterns):
@@ -82,18 +82,18 @@ def confidence(failure: Failure, patterns: Collection[Pattern], *, aside: bool, 
 def doubt(
     failure: Failure, patterns: Collection[Pattern], *, aside: bool, most: bool
 ) -> Doubt | None:
-    """Say why a text does not prove a failure, if it does not.
+    """Say why the evidence for a failure is weak, if it is.
 
-    `aside`: the words stand outside of the message; `most`: they are most of the message.
+    `aside`: the words are outside the message; `most`: they are most of the message.
     """
     if failure.kind in NO_CLAIM:
         return None
     if aside:
-        reason = "The words stand in a frame or a notice, not in the last exception."
+        reason = "The words are in a stack frame or a log notice, not in the last exception."
         return Doubt("Not sure, nearest known failure", reason)
     if failure.kind in ("wrapper", "general"):
-        # With a word of its own in most of the message it was right in 15 texts and wrong in none,
-        # with such a word only in 22 and 3, without one in 27 and 22.
+        # With an exclusive word and most of the message, it was right in 15 texts and wrong in
+        # none; with only such a word in 22 and 3, without one in 27 and 22.
         is_known = failure.kind == "general" and most and _is_exclusive(patterns)
         return Doubt("" if is_known else "Not sure why", "This message has several causes.")
     if len(patterns) > 1 or _is_exclusive(patterns):

@@ -16,27 +16,27 @@ from tpuctl.diagnosis.similar import NEAREST, known_words
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome, Status
 
-# Of so many workers, the ends are compared with the catalogue if no pattern matches.
+# If no pattern matches, the last lines of at most this many workers are compared.
 _READ_AGAIN = 4
-_ONLY_SIMILAR = "No known message matches; the one of this failure is the most similar."
+_ONLY_SIMILAR = "No known message matches; this failure's message is the most similar."
 _LONGEST_CODE = 60
 _CODE = re.compile(r"[A-Za-z]\d{1,9}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+", re.ASCII)
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Here:
-    """What is known of the machine that a text comes from: its runtime and its packages."""
+class SourceMachine:
+    """What is known about the machine that a text comes from: its runtime and packages."""
 
     runtime: str
     packages: Mapping[str, str]
 
 
 @cache
-def this_machine() -> Here | None:
+def this_machine() -> SourceMachine | None:
     """Describe this machine if it has a TPU or is a hosted notebook.
 
-    On any other machine, a text is most likely about another one.
+    A text that is explained elsewhere probably comes from another machine.
     """
     from tpuctl.runtime.detect import detect
     from tpuctl.runtime.live import live_machine
@@ -45,12 +45,12 @@ def this_machine() -> Here | None:
     found = detect(machine)
     is_hosted = found.runtime.startswith(("colab", "kaggle"))
     has_tpu = found.accelerator in ("tpu", "tpu-remote")
-    return Here(found.runtime, dict(machine.packages)) if has_tpu or is_hosted else None
+    return SourceMachine(found.runtime, dict(machine.packages)) if has_tpu or is_hosted else None
 
 
 @dataclass(frozen=True)
 class Match:
-    """A failure that was found in a text, with the words that matched and their named parts."""
+    """A failure found in a text, with the words that matched and their named parts."""
 
     code: str
     title: str
@@ -79,9 +79,9 @@ class WorkerFailure:
 
 @dataclass(frozen=True)
 class WorkerLog:
-    """What happened in a log of several workers: who failed first, and what followed.
+    """What happened in a log of several workers: which failed first, and what followed.
 
-    `suspect` is a process that the others name as failed, but whose own failure is not in the log.
+    `suspect` is a process that others report as failed, but whose own failure is not in the log.
     """
 
     workers: int
@@ -92,9 +92,9 @@ class WorkerLog:
 
 @dataclass(frozen=True)
 class Explanation(Outcome):
-    """The failures found in a text, best match first; `similar` ones where none says the cause.
+    """The failures found in a text, best match first; `similar` ones if none names the cause.
 
-    The first match has no `matched` words if no pattern matches and it is only the most similar.
+    If no pattern matches, the first match is only the most similar and has no `matched` words.
     """
 
     matches: tuple[Match, ...]
@@ -115,8 +115,8 @@ class Explanation(Outcome):
         return 0 if self.status == "ok" else 1
 
 
-def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Explanation:
-    """Find every known failure in a text: causes first, what only wraps or follows them later.
+def explain(text: str, *, here: Callable[[], SourceMachine | None] = lambda: None) -> Explanation:
+    """Find every known failure in a text: causes first, then their wrappers and consequences.
 
     Raises InvalidInputError for an empty text, NotFoundError for an unknown code such as F999.
     """
@@ -136,7 +136,7 @@ def explain(text: str, *, here: Callable[[], Here | None] = lambda: None) -> Exp
 
 
 def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
-    """Return an error with the codes nearest to an unknown one; None if it looks like no code."""
+    """Return an error with the codes nearest to an unknown one; None if it is not like a code."""
     if not _CODE.fullmatch(code):
         return None
     if code[1:].isdigit():
@@ -144,14 +144,14 @@ def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
         near = sorted(numbered, key=lambda name: abs(int(name[1:]) - int(code[1:])))[:3]
     else:
         near = get_close_matches(code, known, 3, 0.75)
-    hint = f"Nearby codes: {', '.join(near)}. For an error, pass its whole text."
-    return NotFoundError(f"There is no code {code}.", hint=hint) if near else None
+    hint = f"Nearby codes: {', '.join(near)}. To explain an error, pass its whole text."
+    return NotFoundError(f"Unknown code {code}.", hint=hint) if near else None
 
 
 def explain_logs(
-    logs: Mapping[str, Iterable[str]], *, here: Callable[[], Here | None] = lambda: None
+    logs: Mapping[str, Iterable[str]], *, here: Callable[[], SourceMachine | None] = lambda: None
 ) -> Explanation:
-    """Find every known failure in logs, which come in pieces; several are those of workers."""
+    """Find every known failure in logs, which come in pieces; several logs belong to workers."""
     readers: dict[str, Reader] = {}
     size = 0
 
@@ -189,7 +189,7 @@ def explain_logs(
 def _similar(
     hits: Iterable[Hit], readers: Iterable[Reader]
 ) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
-    """Return the failure most like the text and others, unless a hit says what it is about."""
+    """Return the most similar failures, unless a hit already names the cause."""
     if any(hit.failure.kind not in ("unsure", "unknown") for hit in hits):
         return (), ()
     found = known_words().rank(reader.lines for reader in islice(readers, _READ_AGAIN))
@@ -205,14 +205,14 @@ def _similar(
 
 
 def _is_part_of(hit: Hit, warning: Hit) -> bool:
-    """Whether a match is only words of a harmless line."""
+    """Whether a match is only part of a harmless line."""
     here, around = hit.found, warning.found
     is_harmless = warning.failure.kind == "warning" and "…" not in warning.pattern.words
     is_within = around.start <= here.start and here.end <= around.end
     return is_harmless and hit is not warning and hit.line == warning.line and is_within
 
 
-def _rank(hit: Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object, ...]:
+def _rank(hit: Hit, log: WorkerLog | None, machine: SourceMachine | None) -> tuple[object, ...]:
     is_first = log is not None and log.first.code == hit.failure.code
     return (
         not is_first,
@@ -225,15 +225,15 @@ def _rank(hit: Hit, log: WorkerLog | None, machine: Here | None) -> tuple[object
     )
 
 
-def _at(failure: Failure, machine: Here) -> Mapping[str, str]:
-    """Return what the failure says of this runtime."""
+def _at(failure: Failure, machine: SourceMachine) -> Mapping[str, str]:
+    """Return the failure as it applies to this runtime."""
     names = (name for name in failure.on if machine.runtime.startswith(name))
     return failure.on[name] if (name := next(names, None)) else {}
 
 
 def _match(
     failure: Failure,
-    machine: Here | None,
+    machine: SourceMachine | None,
     hit: Hit | None = None,
     patterns: Collection[Pattern] = (),
 ) -> Match:
@@ -264,7 +264,7 @@ def _match(
 
 
 def _filled(command: str | None, parts: Mapping[str, str]) -> str | None:
-    """Put plain words that the text names into a command, for its words in capitals."""
+    """Replace words in capitals in a command by words found in the text."""
     for name, value in parts.items():
         if command and name.isupper() and _NAME.fullmatch(value):
             command = command.replace(name, value)
@@ -272,7 +272,7 @@ def _filled(command: str | None, parts: Mapping[str, str]) -> str | None:
 
 
 def _worker_log(readers: Mapping[str, Reader], *, separate: bool) -> WorkerLog | None:
-    """Say who failed first: by time stamps if there are any, by lines in one log otherwise."""
+    """Say which worker failed first, by time stamps or else by the order of lines in one log."""
     named = {name: reader for name, reader in readers.items() if name}
     if len(named) < 2:
         return None
@@ -302,7 +302,7 @@ def _worker_log(readers: Mapping[str, Reader], *, separate: bool) -> WorkerLog |
 
 
 def _root(reader: Reader) -> Hit | None:
-    """Return what explains a worker's failure best: its first cause, or what it followed."""
+    """Return the best explanation of a worker's failure: its first cause, or what it followed."""
     kinds = ("cause", "general", "consequence", "wrapper")
     hits = [hit for hit in reader.first.values() if hit.failure.kind in kinds]
     return min(hits, key=lambda hit: (kinds.index(hit.failure.kind), hit.line), default=None)

@@ -1,4 +1,4 @@
-"""Text to explain: files, streams and notebooks in pieces, lines by worker, time stamps."""
+"""Read the text to explain from files, streams and notebooks: lines, workers, time stamps."""
 
 import codecs
 import json
@@ -27,7 +27,7 @@ _WORKER = re.compile(
     r"|(?P<service>[a-z][\w.-]{0,60}-\d{1,5}) +\| "
     r"|\((?P<actor>[A-Za-z_]\w{0,60}(?: [A-Z]{1,3}\d{1,3})? pid=\d+(?:, ip=[\d.]+)?)\) ?)"
 )
-# What a logger writes before each line of a message of several lines.
+# The prefix that a logger repeats in each line of a message of several lines.
 _LOGGER = re.compile(r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[\S{1,80}\] ?")
 _TIME = re.compile(
     r"\b[IWEF](?P<day>\d{4}) (?P<absl>\d\d:\d\d:\d\d(?:\.\d+)?)"
@@ -36,7 +36,7 @@ _TIME = re.compile(
 
 
 def looks_like_file(word: str) -> bool:
-    """Whether a word is the name of a log or a notebook rather than an error."""
+    """Whether a word is the name of a log or notebook rather than an error."""
     return len(word) < 256 and _LOG_NAME.fullmatch(word) is not None
 
 
@@ -61,7 +61,7 @@ def read_file(path: Path) -> Iterator[str]:
 
 
 def notebook_errors(path: Path) -> str:
-    """Return what a notebook's cells printed to stderr and the errors that ended them.
+    """Return the stderr output of a notebook's cells, and the errors that ended them.
 
     Raises InvalidInputError if the file is not a notebook.
     """
@@ -87,7 +87,7 @@ def _error_text(output: dict[str, object]) -> str:
         trace = output.get("traceback") or ()
         last = f"{output.get('ename')}: {output.get('evalue')}"
         return "\n".join([*map(str, trace if isinstance(trace, list) else ()), last])
-    # A cell that starts a program with `!` has its errors in stdout.
+    # The errors of a program that a cell starts with `!` are in stdout.
     text = output.get("text") if kind == "stream" else ""
     return "".join(map(str, text)) if isinstance(text, list) else str(text or "")
 
@@ -97,7 +97,7 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
     number, rest = 1, ""
     for piece in chain(pieces, [None]):
         text = rest + (piece or "")
-        # An escape sequence, or \r\n, may go on in the next piece.
+        # An escape sequence, or \r\n, may continue in the next piece.
         cut = text.rfind("\x1b", -300) if piece is not None else -1
         rest = text[cut:] if cut >= 0 else "\r" * (text.endswith("\r") and piece is not None)
         text = text[: len(text) - len(rest)]
@@ -113,7 +113,7 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def worker_of(line: str) -> tuple[str | None, str]:
-    """Split a line into the worker that printed it, if it says so, and the rest."""
+    """Split a line into its worker, if it names one, and the rest."""
     found = _WORKER.match(line)
     if not found:
         return None, line

@@ -1,7 +1,7 @@
-"""Patterns of the catalogue: literal words, `…` for anything near, `{name}` for a named part.
+"""Patterns of the catalogue: literal words, `…` for a short gap, `{name}` for a named part.
 
-`{name}` is one word, `{name+}` up to a dozen. A pattern is matched from left to right without going
-back, so that the time for a text grows with its length only.
+`{name}` is one word, `{name+}` up to a dozen. A pattern is matched from left to right without
+backtracking, so that the time is linear in the length of the text.
 """
 
 import re
@@ -12,14 +12,14 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-# Quotes differ between versions and shells, so they never take part in a match.
+# Quotes differ between versions and shells, so they are ignored.
 _QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
 _GAP = re.compile(r"…|\{(\w+\+?)\}")
 _TOKEN = re.compile(r"\w{3,}")
 _NAME_GOES_ON = re.compile(r"\w|[.-]\w")
 _FIRST_WORD, _LAST_WORD = re.compile(r"\S{1,120}"), re.compile(r"\S{1,120}$")
 _AROUND_A_WORD = ".,;:!?()[]<>"
-# How far apart the pieces of a pattern may be: a wrapped message, not two unrelated ones.
+# The largest gap between pieces of a pattern: a wrapped message, not two unrelated ones.
 _FAR, _WORD = 400, 120
 
 
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 class Plain:
-    """Lines as one line of single spaces without quotes: logs are wrapped and quoted variously."""
+    """Lines joined by single spaces, without quotes, since logs differ in wrapping and quotes."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         rows = (" ".join(line.translate(_QUOTES).split()) for line in lines)
@@ -45,7 +45,7 @@ class Plain:
         self._starts = list(accumulate((len(row) + 1 for _, row in kept), initial=0))
 
     def line_at(self, position: int) -> int:
-        """Return the index of the line that holds a position."""
+        """Return the index of the line at a position."""
         return self._lines[bisect_right(self._starts, position) - 1]
 
 
@@ -53,13 +53,13 @@ _ASCII_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrst
 
 
 def tokens(text: str) -> set[str]:
-    """Return the lower-case words of a text, by which patterns are excluded before a search."""
+    """Return the lower-case words of a text, used to exclude patterns before a search."""
     return set(_TOKEN.findall(text.lower()))
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One text of a failure."""
+    """One message of a failure."""
 
     words: str
 
@@ -78,7 +78,7 @@ class Pattern:
 
     @property
     def literal(self) -> str:
-        """The words without what fills the gaps."""
+        """The literal words, without the gaps."""
         return " ".join(part or "" for part in self._split[::2])
 
     @cached_property
@@ -88,12 +88,12 @@ class Pattern:
 
     @cached_property
     def weight(self) -> int:
-        """How much a match says: the number of literal characters."""
+        """The weight of a match: the number of literal characters."""
         return sum(map(len, self._pieces))
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        """Words that every text with this pattern contains as they stand."""
+        """Words that every matching text contains unchanged."""
         found: set[str] = set()
         literals = [part or "" for part in self._split[::2]]
         for index, literal in enumerate(literals):
@@ -101,7 +101,7 @@ class Pattern:
             goes_on = index < len(self._gaps)
             for token in _TOKEN.finditer(literal.lower()):
                 before, after = literal[: token.start()][::-1], literal[token.end() :]
-                # A word before `…` may be the beginning of a longer one, one after it is whole.
+                # A word before `…` may be the beginning of a longer one; a word after it is whole.
                 if not (_is_cut(before, follows_part) or _is_cut(after, goes_on)):
                     found.add(token[0])
         return frozenset(found)
@@ -143,7 +143,7 @@ class Pattern:
         return Found(begin, end, parts)
 
     def _reach(self, plain: Plain, end: int, gap: str | None, piece: str) -> tuple[str, int] | None:
-        """Return what fills a gap, and where the piece after it ends."""
+        """Return the content of a gap, and where the piece after it ends."""
         if not piece and gap:
             word = _FIRST_WORD.match(plain.text, end + (plain.text[end : end + 1] == " "))
             return (word[0], word.end()) if word else None
@@ -156,7 +156,7 @@ class Pattern:
         return filling, at + len(piece)
 
     def _goes_on(self, text: str, end: int) -> bool:
-        """Whether a longer word follows than the pattern's last one."""
+        """Whether the pattern's last word is only the beginning of a longer word."""
         last = self.words[-1]
         if last == "'":
             return bool(_NAME_GOES_ON.match(text, end))
@@ -164,13 +164,13 @@ class Pattern:
 
 
 def _is_cut(beside: str, may_go_on: bool) -> bool:
-    """Whether a text may have a longer word: at a gap, or beyond a quote within a word."""
+    """Whether a text may have a longer word here: at a gap, or after a quote within a word."""
     rest = beside.translate(_QUOTES)
     return may_go_on if not rest else rest != beside and rest[0].isalnum()
 
 
 def _plain(words: str) -> str:
-    """Normalize a literal like a text; the spaces at its ends stay, they separate words."""
+    """Normalize a literal like a text, but keep the spaces at its ends, which separate words."""
     plain = " ".join(words.translate(_QUOTES).lower().split())
     if not plain:
         return ""

@@ -1,4 +1,4 @@
-"""Repairs that are safe: reversible, shown beforehand, and checked afterwards."""
+"""Safe repairs: reversible, shown beforehand, and verified afterwards."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class Repair:
 def plan_repairs(
     view: MachineView, problems: tuple[Problem, ...], *, root: Path = Path("/")
 ) -> list[Repair]:
-    """List the repairs that this process can make; its parent's variables are not among them."""
+    """List the repairs that this process can make; it cannot change its parent's variables."""
     planners = (_PLANNERS.get(problem.code) for problem in problems)
     repairs = (planner(view, root) for planner in planners if planner)
     return [repair for repair in repairs if repair]
@@ -46,7 +46,7 @@ def apply_repair(repair: Repair) -> Repair:
 
 
 def verify(repairs: list[Repair], problems: tuple[Problem, ...]) -> tuple[Repair, ...]:
-    """Mark every repair that was made with whether its problem is gone."""
+    """Record for every repair made whether its problem is gone."""
     left = {problem.code for problem in problems}
     return tuple(
         replace(repair, verified=repair.code not in left) if repair.done else repair
@@ -55,7 +55,7 @@ def verify(repairs: list[Repair], problems: tuple[Problem, ...]) -> tuple[Repair
 
 
 def _free_lockfile(view: MachineView, root: Path) -> Repair | None:
-    """F02: move a lock file aside that no process holds."""
+    """F02: rename a lock file that no process holds."""
     if (
         view.detected.state.lock_pids
         or view.detected.state.holders
@@ -86,7 +86,7 @@ def _enable_hugepages(view: MachineView, root: Path) -> Repair | None:
 
 
 def _set_keras_backend(view: MachineView, root: Path) -> Repair | None:
-    """F35: set the backend in Keras' configuration to JAX; the old file is kept beside it."""
+    """F35: set the backend in Keras' configuration to JAX, and keep the old file."""
     home = view.value("KERAS_HOME") or f"{view.value('HOME')}/.keras"
     path = _below(root, f"{home}/keras.json")
     if view.value("KERAS_BACKEND") or not view.has("jax"):

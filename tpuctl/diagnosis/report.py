@@ -29,7 +29,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answers:
-    """The evidence, for each of the four questions that `detect` answers."""
+    """The evidence for each of the four questions that `detect` answers."""
 
     platform: tuple[str, ...]
     hardware: tuple[str, ...]
@@ -41,7 +41,7 @@ class Answers:
 class OwnNotebook:
     """The notebook that `doctor` runs in, and the worst finding of `lint` in it.
 
-    `path` is None where its file cannot be seen, and `why_null` says why.
+    `path` is None if its file cannot be found, and `why_null` says why.
     """
 
     path: str | None
@@ -147,7 +147,7 @@ class MachineView:
         return variable(self.machine, name)
 
     def is_true(self, name: str) -> bool:
-        """Whether an environment variable is set to something that means yes."""
+        """Whether an environment variable is set to a true value."""
         return is_true(self.machine, name)
 
     def shown(self, name: str) -> str:
@@ -168,5 +168,5 @@ class Finding:
 
 
 def found(*evidence: str, severity: str | None = None) -> Finding:
-    """Make a finding that is described by the catalogue."""
+    """Make a finding that the catalogue describes."""
     return Finding(tuple(evidence), severity=severity)

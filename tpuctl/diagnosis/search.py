@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, candidates, condition
-from tpuctl.diagnosis.evidence import is_aside, is_most, is_raised, library_before
+from tpuctl.diagnosis.evidence import covers_message, is_outside_message, is_raised, library_before
 from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
 
-# A window of lines is searched at once; what it keeps is longer than any match.
+# Lines are searched in windows, which overlap by more than any match.
 _WINDOW, _KEPT = 1 << 20, 1 << 13
-# All windows together: a log of a thousand workers is searched in smaller ones.
+# The size of all windows together: for a log of a thousand workers, each is smaller.
 _ALL_WINDOWS = 8 << 20
 _SNIFFED_LINES, _LABELLED = 400, 0.3
-# How far from a match its conditions are looked for, and how many matches are tried for them.
+# How far from a match its conditions may be, and how many matches are tried.
 _NEAR, _TRIES = 3000, 50
 _LONGEST_QUOTE = 300
 _TIME_IS_AT_MOST = 200
@@ -23,7 +23,7 @@ _TIME_IS_AT_MOST = 200
 
 @dataclass
 class Hit:
-    """A pattern in a text: where it stands, and how much that proves."""
+    """A match of a pattern: where it is, and how strong it is."""
 
     failure: Failure
     pattern: Pattern
@@ -38,7 +38,7 @@ class Hit:
 
 @dataclass
 class Reader:
-    """Searches the lines of one worker as they come, and remembers hits, never lines."""
+    """Searches the lines of one worker as they arrive, and keeps hits but not lines."""
 
     lines: list[str] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Reader:
     raised_at: int = 0
 
     def add(self, number: int, line: str) -> None:
-        """Take a line, or more of the line with the same number."""
+        """Add a line, or more of the line with the same number."""
         if self.numbers and self.numbers[-1] == number:
             self.lines[-1] += line
         else:
@@ -58,7 +58,7 @@ class Reader:
         self.size += len(line) + 1
 
     def search(self) -> None:
-        """Search the window, and keep its end for what a match may begin in."""
+        """Search the window, and keep its end, in which a match may begin."""
         words = tokens("\n".join(self.lines))
         plain = None
         raised = (n for n, line in zip(self.numbers, self.lines, strict=True) if is_raised(line))
@@ -81,8 +81,8 @@ class Reader:
         time = next((t for index in before if (t := time_in(self.lines[index]))), None)
         line = plain.text[found.start : found.start + _LONGEST_QUOTE]
         end = plain.line_at(found.end - 1)
-        aside = is_aside(self.lines, end)
-        most = at == end and is_most(self.lines[at], pattern.weight)
+        aside = is_outside_message(self.lines, end)
+        most = at == end and covers_message(self.lines[at], pattern.weight)
         if failure.kind == "unknown":
             found.parts["exception"] = pattern.words.rstrip(":")
             if library := library_before(self.lines, at):
@@ -98,7 +98,7 @@ class Reader:
             self.first[failure.code] = hit
 
     def settle(self) -> None:
-        """Put what stands aside of the last exception after it, unless that only wraps it."""
+        """Rank hits outside the last exception after it, unless that only wraps them."""
         said = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
         last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
         only_wraps = bool(last) and not last & {"cause", "general"}
@@ -107,7 +107,7 @@ class Reader:
 
 
 def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None) -> None:
-    """Search a log, by worker if its lines are labelled; `name` is that of an only worker."""
+    """Search a log, by worker if its lines are labelled; `name` is the name of a single worker."""
     lines = split_lines(pieces)
     sniffed = list(islice(lines, _SNIFFED_LINES))
     labels = Counter(worker_of(line)[0] for _, line in sniffed)
@@ -115,7 +115,7 @@ def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None
     by_worker = name is None and len(labels) > 1 and labelled >= _LABELLED
     size, last = 0, 0
     for number, line in chain(sniffed, lines):
-        # A line that continues in the next piece has its worker already.
+        # A line that continues in the next piece already has its worker.
         if number != last:
             label, line = worker_of(line)
             worker = (label or "") if by_worker else (name or "")
@@ -133,7 +133,7 @@ def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None
 
 
 def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
-    """Return the first match whose surroundings fulfil the conditions of the failure."""
+    """Return the first match whose context fulfils the conditions of the failure."""
     for found in islice(pattern.find(plain), _TRIES):
         low, high = max(0, found.start - _NEAR), found.end + _NEAR
 

@@ -1,4 +1,4 @@
-"""The failures whose messages are most like a text that no pattern matches."""
+"""Find the failures whose messages are most similar to a text that no pattern matches."""
 
 import math
 import re
@@ -14,11 +14,11 @@ from tpuctl.diagnosis.patterns import Pattern
 # the first score on, nearly half of the most similar failures are right, from the second on two in
 # five lists have the right one.
 NEAREST, _LEAST, _SHOWN = 1.0, 0.85, 3
-# A power of 1 favours long patterns, of which less needs to be found; 2 favours short ones.
+# A power of 1 favours long patterns, of which a smaller part needs to match; 2 short ones.
 _POWER = 1.25
 # A message fits into two neighbouring blocks of lines.
 _BLOCK = 200
-# Only the end of a log is compared: a long text always resembles one of thousands of patterns.
+# Only the end of a log: a long text always resembles one of thousands of patterns.
 _END, _LONG_LINE = 2000, 1000
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z][a-z0-9]+|\d+[a-z]+")
 
@@ -34,7 +34,7 @@ class Index:
         for failure, title, said in zip(self._known, titles, patterns, strict=True):
             counts.update(title.union(_words(failure.cause), _words(failure.fix), *said))
         size = len(self._known) + 1
-        # Squared, as in a product of two vectors; 1 for the rarest word, however many there are.
+        # Squared, because both vectors of the product contain the weight; 1 for the rarest word, however many there are.
         rarest = math.log(size / 2)
         self._weights = {w: (math.log(size / (1 + n)) / rarest) ** 2 for w, n in counts.items()}
         self._titles = [(title, math.sqrt(self._weigh(title))) for title in titles]
@@ -63,7 +63,7 @@ class Index:
         best: dict[int, float] = {}
         for at, most in shared.items():
             number, words, size = self._patterns[at]
-            # No window has more of the pattern than all of them together.
+            # An upper bound: no window matches more than all windows together.
             if most >= size * max(best.get(number, 0.0), _LEAST / 2):
                 # One rare word says little: "lazy" would be an error of Flax.
                 common = (words & window for window, _ in windows)
@@ -78,7 +78,7 @@ class Index:
         return [each for each in ranked[:_SHOWN] if each[0] >= _LEAST]
 
     def _like_title(self, number: int, windows: Iterable[tuple[set[str], float]]) -> float:
-        """Return the cosine of a title and the window most like it."""
+        """Return the cosine similarity of a title and the most similar window."""
         title, size = self._titles[number]
         return max(self._weigh(title & words) / (length * size) for words, length in windows)
 

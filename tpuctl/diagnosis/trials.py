@@ -1,4 +1,4 @@
-"""Trying out the accelerator in a child process: does it compute, and how precisely?"""
+"""Test the accelerator in a child process: does it compute, and how precisely?"""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tpuctl.start_python import child_environment, python_command
 DEADLINE_S = 180.0
 GRACE_S = 5.0
 _STDERR_CHARACTERS = 2000
-# 128 x 128 ones times the same: 128 in each of 16,384 places.
+# A 128 x 128 matrix of ones times itself: 128 in each of 16,384 elements.
 _SUM = 128.0 * 128 * 128
 # Single precision keeps 24 bits, bfloat16 keeps 8: an error this large comes from bfloat16.
 _BFLOAT16_ERROR = 1e-3
@@ -39,7 +39,7 @@ REFERENCE: dict[str, Rows] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What a child process answered, or why it could not."""
+    """The result of a child process, or why there is none."""
 
     answer: Mapping[str, Any] | None
     seconds: float
@@ -62,7 +62,7 @@ class DeviceTrial:
 
 @dataclass(frozen=True)
 class PrecisionError:
-    """How far one result in one precision is from the same result in float64."""
+    """The error of one result in one precision, relative to float64."""
 
     precision: str
     result: str
@@ -136,10 +136,10 @@ def run_trial(
     grace_s: float = GRACE_S,
     program: Sequence[str] = python_command("tpuctl.diagnosis._trial"),
 ) -> Trial:
-    """Run a trial in a child process, which is gone with all its children afterwards."""
+    """Run a trial in a child process, which has ended with all its children afterwards."""
     # Not usercode.child, which kills at once and judges by heartbeats: chips stay busy for up to
-    # 30 s after a SIGKILL, so this child may first let go of them, and libtpu can block a whole
-    # process inside one call, so only the total time counts. Its lock file must not stay either.
+    # 30 s after a SIGKILL, so this child is first asked to end, and libtpu can block a whole
+    # process inside one call, so only the total time counts. Its lock file must be removed, too.
     began = time.monotonic()
     had_lock = os.path.lexists(LOCKFILE)
     child = subprocess.Popen(  # noqa: S603 (our own trial)
@@ -179,9 +179,9 @@ def _run_recommended(trial: str, diagnosis: Diagnosis) -> Trial:
 
 
 def _why_not(diagnosis: Diagnosis) -> str | None:
-    """Return the reason why a trial would hang or could not start; None if it can run."""
+    """Return why a trial would hang or could not start; None if it can run."""
     if diagnosis.recommended.strategy in ("not-installed", "none-on-tpu"):
-        return f"{diagnosis.recommended.because}; there is nothing to try it with."
+        return f"{diagnosis.recommended.because}; there is nothing to test it with."
     if diagnosis.free is False:
         pids = ", ".join(str(holder.pid) for holder in diagnosis.holders)
         return f"The TPU is held by pid {pids}: a trial would fail or hang."
@@ -191,7 +191,7 @@ def _why_not(diagnosis: Diagnosis) -> str | None:
 
 
 def _stop(child: "subprocess.Popen[str]", grace_s: float) -> None:
-    """Ask the child's whole session to stop, then kill it."""
+    """Stop the child's whole session: SIGTERM first, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, number)

@@ -1,4 +1,4 @@
-"""A Cloud TPU service of your own, to practise on: the real API, no real TPU, no bill."""
+"""A local emulator of Google Cloud, for practice: real APIs, no real TPU and no bill."""
 
 from typing import TYPE_CHECKING
 

@@ -40,10 +40,10 @@ _LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64
 
 
 def to_message(kind: type[M], document: Document) -> M:
-    """Convert a document that is known to be valid to a message, as `json_format.ParseDict` does.
+    """Convert a valid document to a message, like `json_format.ParseDict`.
 
-    Raises KeyError for an unknown field. ParseDict takes half a millisecond for a node, ten times
-    what the rest of a list costs; this looks up the fields of each type of message only once.
+    Raises KeyError for an unknown field. ParseDict takes half a millisecond per node, ten times
+    as long as the rest of a list; this looks up the fields of each message type only once.
     """
     descriptor: Any = kind.DESCRIPTOR
     return kind(**_arguments(descriptor, document))
@@ -53,7 +53,7 @@ def _arguments(descriptor: Descriptor, document: Document) -> dict[str, Any]:
     """Return the arguments of the constructor of a message, nested ones included."""
     arguments, fields = {}, _fields(descriptor)
     for key, value in document.items():
-        # The API is ahead of its libraries, and one version of another.
+        # The API has newer fields than its libraries, and one version newer ones than another.
         if key not in fields and is_known(descriptor.name, key):
             continue
         name, read = fields[key]
@@ -71,15 +71,15 @@ def _fields(descriptor: Descriptor) -> dict[str, tuple[str, _Read]]:
 def _reader(field: FieldDescriptor) -> _Read:
     inner = field.message_type
     if inner is None:
-        # JSON has no 64-bit integers: they are strings there.
+        # In JSON, 64-bit integers are strings.
         return int if field.cpp_type in _LONG else _unchanged
     if inner.GetOptions().map_entry:
         return _unchanged
     if inner.full_name.startswith("google.protobuf."):
         kind = GetMessageClass(inner)
-        # The types of an operation have newer fields, too.
+        # The types in an operation have newer fields, too.
         return lambda value: json_format.ParseDict(value, kind(), ignore_unknown_fields=True)
-    # The fields are looked up when a value comes: a type of message may contain itself.
+    # The fields are looked up only for a value: a message type may contain itself.
     return lambda value: _arguments(inner, value)
 
 
@@ -111,7 +111,7 @@ class MessageTypes:
         return f"/{self.method.service.replace('.v2.', f'.{self.version}.')}/{self.method.rpc}"
 
     def read(self, message: Message) -> Call:
-        """Convert a request to a call; raises ApiError for a resource name that is not valid."""
+        """Convert a request to a call; raises ApiError for an invalid resource name."""
         body = json_format.MessageToDict(message)
         for spec in body.get("queuedResource", {}).get("tpu", {}).get("nodeSpec", ()):
             if "multiNodeParams" in spec:
@@ -126,7 +126,7 @@ class MessageTypes:
 
 
 def to_call(method: Method, body: Document, version: str) -> Call:
-    """Find out where a request acts; raises ApiError for a resource name that is not valid."""
+    """Find out where a request acts; raises ApiError for an invalid resource name."""
     container, _, key = method.resource_field.rpartition(".")
     full = str((body.get(container, {}) if container else body).get(key, ""))
     template = f"{{resource={method.resource_template}}}"
@@ -152,7 +152,7 @@ def message_types() -> list[MessageTypes]:
 
 
 def _messages(method: Method, version: str) -> tuple[type[Message], type[Message]]:
-    """Return the request and the reply of a method, which Google's libraries name alike."""
+    """Return the request and reply types of a method, which Google's libraries name alike."""
     module = tpu_v2alpha1 if version == "v2alpha1" else _MODULES[method.service]
     request: Any = getattr(module, f"{method.rpc}Request")
     reply: Any = operations_pb2.Operation
@@ -164,15 +164,15 @@ def _messages(method: Method, version: str) -> tuple[type[Message], type[Message
     return request, reply
 
 
-# A call keeps its thread while it waits for the emulated latency.
+# A call occupies its thread while it waits for the emulated latency.
 _THREADS = 128
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-# With a shared port, a second emulator would get every other request of the first.
+# With a shared port, a second emulator would get half of the first one's requests.
 _OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20))
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Answers the methods of the emulator, and UNIMPLEMENTED to all others."""
+    """Answers the emulated methods, and all others with UNIMPLEMENTED."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
@@ -214,14 +214,14 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 def serve_grpc(emulator: Emulator, *, port: int) -> tuple[grpc.Server, int]:
-    """Start to listen on loopback; returns the server and its port, 0 where that is taken."""
+    """Listen on loopback; returns the server and its port, which is 0 if the port is taken."""
     server = grpc.server(
         ThreadPoolExecutor(_THREADS, thread_name_prefix="tpuctl-emulator"), options=_OPTIONS
     )
     server.add_generic_rpc_handlers((_Service(emulator),))
     try:
-        # No handshake, so that clients without credentials connect as well. A client with these
-        # sends a token, which Google's library does not do over an insecure channel.
+        # No handshake, so that clients without credentials can connect too. A client with these
+        # credentials sends a token, which Google's library does not do over an insecure channel.
         bound = server.add_secure_port(f"127.0.0.1:{port}", grpc.local_server_credentials())
     except RuntimeError:
         return server, 0

@@ -1,4 +1,4 @@
-"""Messages of the Cloud TPU API as JSON: what a client may send, and what each version shows."""
+"""Messages of the Cloud TPU API as JSON: which fields a client may send and each version shows."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _TYPE = re.compile(r"type\.googleapis\.com/google\.cloud\.tpu\.(v2|v2alpha1)\.(\
 
 
 def is_known(kind: str, field: str) -> bool:
-    """Whether a kind of message has a field, in any version."""
+    """Whether a message type has a field, in any version."""
     return field in _MESSAGES.get(kind, ())
 
 
@@ -43,8 +43,8 @@ def read_parameters(query: Mapping[str, str], allowed: list[str]) -> Document:
 def read_message(kind: str, document: Document, version: str, place: str = "") -> Document:
     """Read a message as Google's services do; raises ApiError.
 
-    Names may be in snake case, one item stands for a list of it, and what is null or the default
-    is as if it was not there.
+    Names may be in snake case, a single item may stand for a list, and null or default values
+    count as missing.
     """
     fields, hidden = _MESSAGES.get(kind, {}), _HIDDEN[version].get(kind, ())
     found: Document = {}
@@ -93,7 +93,7 @@ def _read_scalar(kind: str, value: Any, place: str) -> Any:
 
 
 def _read_enum(known: dict[str, int], value: Any) -> str:
-    """Return the name of a value; the default is none."""
+    """Return the name of a value, or None for the default."""
     name = {number: text for text, number in known.items()}[value] if type(value) is int else value
     return name if known[name] else ""
 
@@ -150,7 +150,7 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def show(kind: str, document: Document, version: str) -> Document:
-    """Write a message as a version of the API shows it, without what is empty."""
+    """Write a message as a version of the API shows it, without empty fields."""
     fields, hidden = _MESSAGES.get(kind, {}), _HIDDEN[version].get(kind, ())
     found: Document = {}
     for key, value in document.items():

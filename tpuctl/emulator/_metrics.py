@@ -1,6 +1,6 @@
 """libtpu's metrics service: real gRPC and protobuf, made-up numbers.
 
-The messages are those of `tpu_metric_service.proto` as far as gauges go
+Has the messages of `tpu_metric_service.proto` that gauges need
 (AI-Hypercomputer/cloud-accelerator-diagnostics, 2026-08-14).
 """
 
@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 SERVICE = "tpu.monitoring.runtime.RuntimeMetricService"
 _PACKAGE = "tpu.monitoring.runtime"
 _F = FieldDescriptorProto
-# Field: number and type, a message by its name; "*" is a repeated field, "/" one of a oneof.
+# Field: number and type, messages by name; "*" marks a repeated field, "/" one of a oneof.
 _MESSAGES: dict[str, dict[str, tuple[int, int | str]]] = {
     "Gauge": {"/as_double": (1, _F.TYPE_DOUBLE), "/as_int": (2, _F.TYPE_INT64)},
     "AttrValue": {"/string_attr": (1, _F.TYPE_STRING), "/int_attr": (3, _F.TYPE_INT64)},
@@ -96,7 +96,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 def serve_metrics(read: Callable[[], Metrics], port: int) -> grpc.Server:
-    """Serve metrics on a port of localhost; raises RuntimeError where it is taken."""
+    """Serve metrics on a localhost port; raises RuntimeError if it is taken."""
     server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
     server.add_generic_rpc_handlers((_Service(read),))
     server.add_secure_port(f"localhost:{port}", grpc.local_server_credentials())

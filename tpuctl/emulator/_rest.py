@@ -1,4 +1,4 @@
-"""The Cloud TPU API over HTTP: its methods as Google's reference maps them to paths."""
+"""The Cloud TPU API over HTTP, with the paths from Google's reference."""
 
 import json
 from functools import partial
@@ -24,7 +24,7 @@ _IN_OLD = (
 def tpu_api(emulator: Emulator) -> HttpApi:
     """Serve the versions of the API, and version 1 of the Cloud Quotas API.
 
-    Version 1 has no nodes: it is about the TPU nodes that came before TPU VMs, and are gone.
+    Version 1 has no nodes, because it is for the TPU nodes that preceded TPU VMs.
     """
     routes = []
     for version in ("v2", "v2alpha1", *_OLD):
@@ -56,7 +56,7 @@ def _answer(emulator: Emulator, method: Method, version: str, request: Request) 
 
 
 def _check_token(emulator: Emulator, authorization: str) -> None:
-    """Raise ApiError without a valid token, or without the scope it needs."""
+    """Raise ApiError if the token is invalid or lacks the required scope."""
     scopes = emulator.scopes(authorization)
     if scopes is None:
         raise api_error("unauthenticated")
@@ -65,7 +65,7 @@ def _check_token(emulator: Emulator, authorization: str) -> None:
 
 
 def _message(method: Method, version: str, request: Request) -> Document:
-    """Put together the message of a request from its path, its query and its body."""
+    """Build the message of a request from its path, query and body."""
     query = {key: value for key, value in request.query.items() if not is_standard(key)}
     message = read_parameters(query, method.query.split())
     body = _read_body(request)

@@ -22,7 +22,7 @@ from tpuctl.storage.local import write_atomically
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 16
-# As on a TPU VM, whatever that of the emulator is.
+# As on a TPU VM, whatever the emulator's own one is.
 _UMASK = 0o022
 
 
@@ -39,12 +39,12 @@ class EmulatedWorker:
     sessions: "set[asyncio.Task[Any]]" = field(default_factory=set, repr=False)
 
     def drop(self) -> None:
-        """Break every connection at once; its commands keep running."""
+        """Break all connections; their commands keep running."""
         for connection in list(self.connections):
             connection.abort()
 
     async def close(self) -> None:
-        """Stop as a machine that is switched off: end its connections and its processes."""
+        """Stop like a machine that is switched off: end all connections and processes."""
         self.acceptor.close()
         self.drop()
         kill_everything(self.confinement.home)
@@ -62,15 +62,15 @@ async def serve_worker(
     host_key: Path,
     authorized_keys: Callable[[str], Sequence[str]],
 ) -> EmulatedWorker:
-    """Start a worker's SSH server on addresses of this machine.
+    """Start a worker's SSH server on the given addresses of this machine.
 
     Commands run in the home of the `confinement`, as the user of this process, with `env` and
-    little else. The file `host_key` is created if it is missing. `authorized_keys` returns the
-    public keys of a user at the time of a login. Port 0 takes a free one.
+    little else. The file `host_key` is created if missing. `authorized_keys` returns a user's
+    public keys at login. Port 0 means any free port.
     """
     folder = confinement.home
     folder.mkdir(parents=True, exist_ok=True)
-    # Our Python comes first: it has what training scripts need.
+    # Our Python comes first, because it has the packages that training scripts need.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     own = {"HOME": str(folder), "PATH": path, "LANG": "C.UTF-8", MARK: str(folder), **env}
     key = _host_key(host_key)
@@ -110,7 +110,7 @@ class WorkerServers:
         self._workers: list[EmulatedWorker] = []
 
     def start(self, addresses: Sequence[str], port: int, **options: Any) -> EmulatedWorker:
-        """Start a worker as `serve_worker` does; raises OSError when an address is taken."""
+        """Start a worker with `serve_worker`; raises OSError if an address is taken."""
         worker = self._run_on_loop(serve_worker(addresses, port, **options))
         self._workers.append(worker)
         return worker
@@ -121,7 +121,7 @@ class WorkerServers:
         self._run_on_loop(worker.close())
 
     def drop(self, worker: EmulatedWorker) -> None:
-        """Break the connections of a worker that keeps running."""
+        """Break the connections of a worker, which keeps running."""
         self._loop.call_soon_threadsafe(worker.drop)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class _Server(asyncssh.SSHServer):
         return any(line.split()[:2] == shown for line in self._authorized_keys(username))
 
     def connection_requested(self, *_: Any) -> bool:
-        """Allow its use as a jump host."""
+        """Allow connections through this worker as a jump host."""
         return True
 
     def unix_connection_requested(self, dest_path: str) -> bool:
@@ -170,11 +170,11 @@ class _Server(asyncssh.SSHServer):
 
 
 class _Files(asyncssh.SFTPServer):
-    """What scp and sftp reach of a worker: its home and its /tmp, not the rest of this machine."""
+    """The files that scp and sftp can access: the worker's home and /tmp, nothing else."""
 
     def __init__(self, channel: Any, confinement: Confinement) -> None:
         super().__init__(channel)
-        own = confinement.temporary if confinement.works else None
+        own = confinement.temporary if confinement.is_supported else None
         roots = confinement.home, own or Path("/tmp")  # noqa: S108 (seen by scp)  # nosec B108
         self._home, self._temporary = map(os.fsencode, roots)
 
@@ -190,7 +190,7 @@ class _Files(asyncssh.SFTPServer):
         os.chmod(self.map_path(path), (attrs.permissions or 0o777) & 0o777 & ~_UMASK)
 
     def exit(self) -> None:
-        # Without a status, scp takes the end for a failure.
+        # Without an exit status, scp reports a failure.
         self.channel.exit(0)
 
     def map_path(self, path: bytes) -> bytes:
@@ -229,7 +229,7 @@ async def _serve_session(process: Any, worker: EmulatedWorker, env: Mapping[str,
 async def _run_on_pipes(
     process: Any, command: Sequence[str], folder: Path, env: Mapping[str, str]
 ) -> int:
-    """Run without a terminal; the command survives a broken connection, its pipes do not."""
+    """Run without a terminal; a command survives a broken connection, its pipes do not."""
     (in_read, in_write), (out_read, out_write), (err_read, err_write) = (os.pipe() for _ in "123")
     child = await asyncio.create_subprocess_exec(
         *command,

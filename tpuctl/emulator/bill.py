@@ -1,4 +1,4 @@
-"""What the service charges for its chips: list prices by type, place and provisioning model."""
+"""What the emulated chips would cost: list prices by type, location and provisioning model."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from tpuctl.emulator.resources import Host
 
 @dataclass(frozen=True)
 class Charge:
-    """The use of a TPU's chips for so long; `usd` is None where there is no list price."""
+    """The use of a TPU's chips for some time; `usd` is None if there is no list price."""
 
     resource: str
     accelerator_type: str
@@ -18,7 +18,7 @@ class Charge:
 
 
 def charge(node: Host, seconds: float) -> Charge:
-    """Return what the use of a node, or of an instance of Compute Engine, costs."""
+    """Return what using a node or a Compute Engine instance costs."""
     price = node.usd_per_hour()
     usd = None if price is None else price * seconds / 3600
     return Charge(node.path, node.accelerator_type, node.chips, node.model, seconds, usd)

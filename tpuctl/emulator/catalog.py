@@ -1,4 +1,4 @@
-"""What the service only lists: zones, accelerator types, runtime versions, quotas."""
+"""Read-only resources: zones, accelerator types, runtime versions, quotas."""
 
 from collections.abc import Iterator
 
@@ -64,7 +64,7 @@ def list_reservations(world: World, call: Call) -> Document:
 
 
 def list_quotas(world: World, call: Call) -> Document:
-    """List the quotas of a service as the Cloud Quotas API does: of Cloud TPU or Compute Engine."""
+    """List the quotas of Cloud TPU or Compute Engine like the Cloud Quotas API."""
     items = sorted(_quotas(world, call).items(), key=lambda item: item[0])
     return page("quotaInfos", items, call, lambda info: info)
 
@@ -100,7 +100,7 @@ def _zone_limits(world: World) -> Iterator[_Limit]:
 
 
 def _region_limits(world: World) -> Iterator[_Limit]:
-    """Return the quotas of Compute Engine; one of them is for several generations."""
+    """Return the quotas of Compute Engine, one of which covers several generations."""
     for region in sorted({region_of(zone) for zone in world.scenario.compute_zones}):
         plan = world.scenario.compute.quota(region)
         for facts in load_data("compute")["generations"].values():

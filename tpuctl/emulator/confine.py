@@ -1,10 +1,9 @@
-"""Keep what runs on an emulated worker from harming this machine, where the system allows that.
+"""Keep commands on an emulated worker from harming this machine, if the system allows it.
 
-A worker is a set of Linux namespaces: it sees its own processes only, can write its home and
-temporary files of its own only, and does not reach the services of the system (systemd, D-Bus)
-that turn the machine off. It reads what its user may read, but not the keys and settings in that
-user's home, and has the network of the machine.
-Run as a program: the first process of a worker.
+A worker is a set of Linux namespaces. It sees only its own processes, can write only to its home
+and its own temporary folders, and cannot reach system services (systemd, D-Bus) that turn off the
+machine. It can read what its user may read, except keys and settings in that user's home, and it
+shares the machine's network. Run as a program, this module is the first process of a worker.
 """
 
 import ctypes
@@ -31,19 +30,18 @@ _TOOLS = ("unshare", "nsenter", "setpriv")
 _BIND, _READY = 4096, b"ready\n"
 _SERVICES = ("/run",)
 HOSTS = "/etc/hosts"
-"""The file with the names of machines."""
+"""The file that maps host names to addresses."""
 
-# What each worker has of its own.
+# Folders of which each worker has its own.
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (replaced)  # nosec B108
 _PYTHON = (sys.prefix, sys.base_prefix, ROOT)
 
 
 class Confinement:
-    """The namespaces of one worker, made when the first program starts there; `close` ends all.
+    """The namespaces of one worker, created for its first program; `close` ends all processes.
 
-    The worker may write `home`, and `temporary` as its /tmp; it reads `names` as its /etc/hosts.
-    Without the second, and where the system has no namespaces for us, programs start as ordinary
-    ones.
+    The worker can write to `home`, and to `temporary` as its /tmp; `names` is its /etc/hosts.
+    Without `temporary`, or without support for namespaces, programs run unconfined.
     """
 
     def __init__(
@@ -59,12 +57,12 @@ class Confinement:
         self._prefix: list[str] | None = None
 
     @property
-    def works(self) -> bool:
-        """Whether the system has namespaces for us."""
+    def is_supported(self) -> bool:
+        """Whether this user may create namespaces."""
         return bool(self.command(()))
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """Return the command that runs a command on the worker."""
+        """Wrap a command so that it runs on the worker."""
         with self._lock:
             if self._prefix is None:
                 self._prefix = self._start()
@@ -80,14 +78,14 @@ class Confinement:
             self._first, self._prefix = None, None
 
     def _start(self) -> list[str]:
-        """Start the first process; returns what comes before every command, or nothing."""
+        """Start the first process; returns the prefix of every command, or nothing."""
         if not self.temporary or not all(map(shutil.which, _TOOLS)):
             return []
         start = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"]
         start += ["--kill-child", "--mount-proc", "--propagation", "private", "--"]
         paths = (self.temporary, self.home, self._names, os.path.expanduser("~"))
         start += python_command("tpuctl.emulator.confine", *map(str, paths))
-        # What a killed emulator left running would be in namespaces that cannot be entered.
+        # Processes left by a killed emulator would be in namespaces that cannot be entered.
         kill_everything(self.home)
         self.temporary.mkdir(exist_ok=True)
         self._first = subprocess.Popen(  # noqa: S603 (our own program)
@@ -103,9 +101,9 @@ class Confinement:
             return []
         (inner,) = psutil.Process(self._first.pid).children()
         prefix = ["nsenter", f"--target={inner.pid}", "--user", "--mount", "--pid"]
-        # Without capabilities, so that no process there can undo what the first one did.
+        # Without capabilities, so that no process can undo what the first one did.
         prefix += ["--preserve-credentials", "--", "setpriv", "--bounding-set=-all", "--"]
-        # A new mount namespace starts in its root folder.
+        # The working folder in a new mount namespace is its root.
         return [*prefix, "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(self.home)]
 
 
@@ -114,10 +112,10 @@ class _Attributes(ctypes.Structure):
 
 
 def main() -> None:
-    """Prepare the file systems of a worker, say so, and wait to be killed."""
+    """Prepare the file systems of a worker, report that, and wait to be killed."""
     own, home, names, user_home = sys.argv[1:]
     hidden = [name for name in _TEMPORARY if os.path.isdir(name) and not os.path.islink(name)]
-    # Opened before what is above them is hidden.
+    # Opened before the folders above them are hidden.
     below = tuple(f"{name}/" for name in hidden)
     others = [path for path in (*_PYTHON, os.environ.get(DEVICES)) if path]
     kept = [home, *(path for path in others if path.startswith(below))]
@@ -129,7 +127,7 @@ def main() -> None:
     _set_read_only("/", read_only=True)
     for name in hidden:
         _bind(source, name, read_only=False)
-    # Sorted, so that a home inside of one of the others is bound after it.
+    # Sorted, so that a home inside another folder is bound after it.
     for path, descriptor in sorted(opened.items()):
         os.makedirs(path, exist_ok=True)
         _bind(descriptor, path, read_only=path != home)
@@ -141,14 +139,14 @@ def main() -> None:
     for name in filter(os.path.isdir, (*_SERVICES, *private)):
         _check(_LIBC.mount(b"none", os.fsencode(name), b"tmpfs", 0, None))
     os.write(1, _READY)
-    # With that, the kernel itself takes care of processes whose parents have ended.
+    # So the kernel itself reaps processes whose parents have ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     os.closerange(0, 3)
     os.execvp("sleep", ["sleep", "1000000000"])  # noqa: S606, S607 (its own PATH)
 
 
 def _private(home: str, needed: Sequence[str]) -> Iterator[str]:
-    """Yield what is hidden in a home, such as .ssh and .config, but nothing that programs need."""
+    """Yield the paths to hide in a home, such as .ssh, except those that programs need."""
     real = [os.path.realpath(path) + "/" for path in needed if path]
     for path in glob.glob(os.path.join(glob.escape(os.path.realpath(home)), ".*")):
         if not os.path.islink(path) and not any(each.startswith(f"{path}/") for each in real):
@@ -162,7 +160,7 @@ def _bind(source: int, target: str, *, read_only: bool) -> None:
 
 
 def _set_read_only(path: str, *, read_only: bool) -> None:
-    """Change a mount and all below it."""
+    """Make a mount, and all mounts below it, read-only or writable."""
     change = _Attributes(_READ_ONLY, 0) if read_only else _Attributes(0, _READ_ONLY)
     size = ctypes.c_size_t(ctypes.sizeof(change))
     name = os.fsencode(path)

@@ -1,4 +1,4 @@
-"""Resources as the API shows them, and lists of them in pages."""
+"""Resources as the API shows them, and paged lists of them."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ _TYPES = "type.googleapis.com/google.cloud.tpu"
 def page(
     field: str, items: Sequence[tuple[str, T]], call: Call, show: Callable[[T], Document]
 ) -> Document:
-    """Return the page that a call asks for, of items that are sorted by their key.
+    """Return the page that a call asks for; the items must be sorted by key.
 
-    A page token is the key of the last item shown, so it stays valid while items come and go.
+    A page token is the key of the last item shown, so it stays valid when items change.
     """
     size = int(call.body.get("pageSize", 0))
     if size < 0:
@@ -56,7 +56,7 @@ def page(
 
 
 def _size_bytes(document: Document) -> int:
-    """Estimate the size of a message: metadata is the only part that users can make large."""
+    """Estimate the size of a message; only its metadata can be large."""
     specs = document.get("tpu", {}).get("nodeSpec", [])
     holders = (document, *(spec.get("node", {}) for spec in specs))
     texts = (str(value) for holder in holders for value in holder.get("metadata", {}).values())
@@ -86,7 +86,7 @@ def node_document(node: Node) -> Document:
         "symptoms": list(node.symptoms),
         "multisliceNode": node.multislice,
     }
-    # Clients learn the port from the metadata, because the API has no field for it.
+    # Clients read the port from the metadata, because the API has no field for it.
     if node.ssh_port:
         document["metadata"] = {**spec.get("metadata", {}), SSH_PORT: str(node.ssh_port)}
     if node.health:
@@ -148,7 +148,7 @@ def operation_document(operation: Operation) -> Document:
 
 
 def response(target: Target | None, version: str) -> Document:
-    """Write the response of a finished operation: its target as it is now, or nothing."""
+    """Write the response of a finished operation: the current state of its target, or nothing."""
     if target is None:
         return {"@type": "type.googleapis.com/google.protobuf.Empty"}
     if isinstance(target, Node):
@@ -159,7 +159,7 @@ def response(target: Target | None, version: str) -> Document:
 
 
 def accelerator_config(kind: AcceleratorType) -> Document:
-    """Write a type as generation and topology; empty where the topology is unknown."""
+    """Write a type as generation and topology; empty if the topology is unknown."""
     if kind.topology is None:
         return {}
     config = load_data("service")["generations"][kind.generation]["config"]
@@ -167,7 +167,7 @@ def accelerator_config(kind: AcceleratorType) -> Document:
 
 
 def default_account(project: str) -> str:
-    """Return the service account of machines that name none."""
+    """Return the default service account of machines."""
     return f"{project_number(project)}-compute@developer.gserviceaccount.com"
 
 

@@ -1,4 +1,4 @@
-"""The errors of the emulated APIs: dated texts, with the details that clients read."""
+"""The errors of the emulated APIs: dated messages, with the details that clients read."""
 
 import hashlib
 import json
@@ -22,17 +22,17 @@ CODES = {
     "RESOURCE_EXHAUSTED": (8, 429),
     "FAILED_PRECONDITION": (9, 400),
     "ABORTED": (10, 409),
-    # Not 501: clients repeat a request with such an answer for a minute.
+    # Not 501, after which clients retry for a minute.
     "UNIMPLEMENTED": (12, 400),
     "INTERNAL": (13, 500),
     "UNAVAILABLE": (14, 503),
     "UNAUTHENTICATED": (16, 401),
 }
-"""The number in gRPC and the status in HTTP of every error code that we send."""
+"""The gRPC number and HTTP status of every error code that we send."""
 
 
 class ServiceError(Exception):
-    """An error of an emulated API: the HTTP reply that tells it."""
+    """An error of an emulated API, as an HTTP reply."""
 
     def __init__(self, message: str, *, http_status: int, http_document: Document) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class ServiceError(Exception):
 
 
 class ApiError(ServiceError):
-    """An error in Google's current form, of a request, an operation or a queued resource."""
+    """An error of a request, an operation or a queued resource, in Google's current format."""
 
     def __init__(self, code: str, message: str, details: list[Document]) -> None:
         status = CODES[code][1]
@@ -64,7 +64,7 @@ class ApiError(ServiceError):
 
 
 class StorageError(ServiceError):
-    """An error in the form of the JSON API of Cloud Storage."""
+    """An error in the format of the Cloud Storage JSON API."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         entry = {"message": message, "domain": "global", "reason": reason}
@@ -73,7 +73,7 @@ class StorageError(ServiceError):
 
 
 class ComputeError(ServiceError):
-    """An error in the form of Compute Engine, of a request or of an operation."""
+    """An error of a request or an operation, in the format of Compute Engine."""
 
     def __init__(self, kind: str, entry: Document, message: str, details: list[Document]) -> None:
         shown = {"message": message, "domain": "global", "reason": entry["reason"]}
@@ -98,7 +98,7 @@ def load_data(name: str) -> dict[str, Any]:
 def api_error(kind: str, **facts: object) -> ApiError:
     """Make an error from the table in errors.json."""
     entry = load_data("errors")["errors"][kind]
-    # Repeated runs give the same id: the state is rebuilt by repeating the requests.
+    # Deterministic, because the state is rebuilt by replaying the requests.
     digest = hashlib.sha256(f"{kind} {sorted(facts.items())}".encode()).hexdigest()
     facts = {"eid": f"0x{digest[:16]}", **facts}
     details = [_fill(detail, facts) for detail in entry.get("details", ())]
@@ -123,7 +123,7 @@ def compute_error(kind: str, /, **facts: object) -> ComputeError:
 
 
 def bad_request(why: str) -> ApiError:
-    """Make the error for a request that is invalid whatever the state of the service."""
+    """Make the error for a request that is invalid in any state of the service."""
     return api_error("bad_request", why=why)
 
 
@@ -133,7 +133,7 @@ def not_found(resource: str) -> ApiError:
 
 
 def project_number(project: str) -> int:
-    """Return the number of a project, made up from its id."""
+    """Return the number of a project, derived from its ID."""
     return 10**11 + int(hashlib.sha256(project.encode()).hexdigest()[:9], 16)
 
 

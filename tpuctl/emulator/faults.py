@@ -1,4 +1,4 @@
-"""The faults that a scenario plans, and which of them are due."""
+"""The faults of a scenario, and which of them are due."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tpuctl.emulator.methods import METHODS, Method
 from tpuctl.emulator.strict_json import ObjectReader
 
 UNFINISHED = "unfinished"
-"""The operation never says that it is done, although its work is."""
+"""The work is done, but the operation never reports it."""
 ERRORS = (
     "stockout", "quota", "rate_limit", "permission", "unavailable", "internal", "not_found",
     "already_exists", "deadline", "api_disabled", "zone_hidden", "reservation", "busy", UNFINISHED,
@@ -39,7 +39,7 @@ STORAGE_METHODS = {
     "storage_insert_bucket": "storage.buckets.create",
     "storage_delete_bucket": "storage.buckets.delete",
 }
-"""Every method of Cloud Storage, and the permission that its caller needs."""
+"""Every method of Cloud Storage, with the permission that it requires."""
 KAGGLE_METHODS = (
     "kaggle_push", "kaggle_status", "kaggle_output", "kaggle_quota", "kaggle_list", "kaggle_get",
     "kaggle_delete", "kaggle_token", "kaggle_logs", "kaggle_download", "kaggle_start_upload",
@@ -48,7 +48,7 @@ KAGGLE_METHODS = (
 )  # fmt: skip
 GKE_METHODS = ("gke", "gke_create", "gke_get", "gke_list", "gke_patch", "gke_delete", "gke_logs")
 KAGGLE_SESSION_FAULTS = ("no_tpu", "late_mounts", "no_internet", "complete_anyway")
-"""What goes wrong in a whole session, which is the `on` kaggle_session."""
+"""Faults of a whole session, whose `on` is kaggle_session."""
 STORAGE_ERRORS = (
     "rate_limit", "unavailable", "internal", "deadline", "permission", "unauthenticated",
     "not_found",
@@ -61,10 +61,10 @@ _HOSTS = ("node", "instance")
 
 @dataclass(frozen=True)
 class CallFault:
-    """An error planned for the nth call of a method, with `every` for every nth.
+    """An error for the nth call of a method or, with `every`, for every nth.
 
-    It is the reply (`where` "rpc"), the reply although the work is done (`after_accept`), or the
-    end of the operation `after_s` seconds later (`where` "operation").
+    The call returns it (`where` "rpc"), the call returns it although the work is done
+    (`after_accept`), or the operation ends with it `after_s` seconds later (`where` "operation").
     """
 
     on: str
@@ -80,7 +80,7 @@ class CallFault:
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """What happens to the nth node of a name, `at_s` seconds after its creation was accepted."""
+    """What happens to the nth node with a name, `at_s` seconds after its creation was accepted."""
 
     zone: str
     name: str
@@ -96,11 +96,11 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class StorageFault:
-    """An error planned for the nth request of a method over HTTP, with `every` for every nth.
+    """An error for the nth HTTP request of a method or, with `every`, for every nth.
 
     It is an error reply, or damage to the bytes of the request or the reply after `after_bytes`.
-    With `after_accept` the work is done first. On GKE, `for_s` makes it the error of all requests
-    of its kind for that time.
+    With `after_accept` the work is done first. On GKE, all requests of its kind fail with it for
+    `for_s` seconds.
     """
 
     on: str
@@ -125,14 +125,14 @@ F = TypeVar("F", bound=Fault)
 
 
 class FaultCounts(Generic[F]):
-    """Planned faults, and how often each of them has been matched."""
+    """Planned faults, and how often each has been matched."""
 
     def __init__(self, plans: Sequence[F], counts: Sequence[int] = ()) -> None:
         self._plans = plans
         self.counts = list(counts) if len(counts) == len(plans) else [0] * len(plans)
 
     def due(self, matches: Callable[[F], bool]) -> list[F]:
-        """Count a match for every fault that `matches`; return those that are due now."""
+        """Count a match for every fault that `matches` accepts; return those that are due now."""
         found = []
         for index, plan in enumerate(self._plans):
             if matches(plan):
@@ -143,13 +143,13 @@ class FaultCounts(Generic[F]):
         return found
 
 
-def is_about(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
+def fault_matches(fault: CallFault | NodeEvent, zone: str, name: str) -> bool:
     """Whether the patterns of a fault match a zone and a name in it."""
     return fnmatchcase(zone, fault.zone) and fnmatchcase(name, fault.name)
 
 
 def read_fault(fault: ObjectReader) -> Fault:
-    """Read one fault of a scenario; raises InvalidInputError that names the place."""
+    """Read one fault of a scenario; raises InvalidInputError with its place in the file."""
     known = (*METHODS, *COMPUTE_METHODS, *STORAGE_METHODS, *KAGGLE_METHODS, *GKE_METHODS, *_HOSTS)
     on = fault.choice("on", known)
     if on in _HOSTS:
@@ -180,7 +180,7 @@ def _call_fault(fault: ObjectReader, on: str) -> CallFault:
     after_accept, starts_operation = fault.flag("after_accept"), CALLS[on].starts_operation
     errors = ERRORS if on in METHODS else COMPUTE_ERRORS
     error = fault.choice("error", errors, "unavailable" if after_accept else None)
-    # A stockout is never the reply, and only an operation can fail some time after it.
+    # A stockout is never a reply, and only an operation can fail later.
     late = (
         starts_operation
         and not after_accept

@@ -1,4 +1,4 @@
-"""What the HTTP APIs of the emulator share: routes, requests, replies and byte-level faults."""
+"""Shared parts of the emulator's HTTP APIs: routes, requests, replies and byte-level faults."""
 
 import io
 import re
@@ -23,11 +23,11 @@ PIECE_BYTES = 256 << 10
 _LONGEST_LINE = 1024
 
 Headers = Message
-"""Headers by name, in any case."""
+"""Headers by case-insensitive name."""
 
 
 class ConnectionCut(Exception):
-    """The connection is to be closed without another byte."""
+    """Raised to close the connection without another byte."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class ByteFault:
 
 
 class Body:
-    """The body of a request, read from the connection as it is needed.
+    """The body of a request, read from the connection on demand.
 
-    `fault` happens to the bytes as they arrive. `error` makes the errors of the API.
+    `fault` applies to the bytes as they arrive. `error` creates errors in the API's format.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Body:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the whole body has been read."""
         return not self._peeked and not self._left and (not self._chunked or self._ended)
 
     def pieces(self) -> Iterator[bytes]:
-        """Read the rest; raises ConnectionCut where the connection ends too early."""
+        """Read the rest; raises ConnectionCut if the connection ends too early."""
         position = 0
         for piece in self._arriving():
             if self.fault:
@@ -104,7 +104,7 @@ class Body:
         return bytes(found)
 
     def drain(self) -> None:
-        """Discard the rest: on this connection the next request begins after it."""
+        """Discard the rest, because the next request on this connection begins after it."""
         for _ in self._arriving():
             pass
 
@@ -149,8 +149,8 @@ class Request:
     body: Body
 
     @property
-    def place(self) -> str:
-        """The address of the server as this client reaches it, with its secret where it has one."""
+    def base_url(self) -> str:
+        """The server's address as this client sees it, including the secret if it used one."""
         return f"http://{self.headers['Host']}"
 
 
@@ -162,7 +162,7 @@ class Content:
     size_bytes: int
 
     def close(self) -> None:
-        """Close the file of bytes that are not needed."""
+        """Close the file of content that is not sent."""
         self.file.close()
 
     def pieces(self) -> Iterator[bytes]:
@@ -175,7 +175,7 @@ class Content:
 
 
 class Stream:
-    """Bytes that come while the reply is being sent, so their number is unknown."""
+    """Bytes that are produced while the reply is sent, so their number is unknown."""
 
     size_bytes = None
 
@@ -183,12 +183,12 @@ class Stream:
         self.pieces = lambda: pieces
 
     def close(self) -> None:
-        """Do nothing: what has not been asked for was not made."""
+        """Do nothing: bytes that were not requested have not been produced."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply: a document as JSON, or bytes, to which a `fault` happens on their way."""
+    """One reply: a JSON document, or bytes, to which a `fault` may apply."""
 
     status: int = 200
     document: Document | list[Document] | None = None
@@ -208,9 +208,9 @@ def text_reply(
 
 @dataclass(frozen=True)
 class Route:
-    """One kind of request and the function that answers it.
+    """A verb and a path, and the function that answers them.
 
-    `rule` is a verb and a path as Google's reference writes them: `{name}` is one segment,
+    `rule` has the notation of Google's reference: `{name}` is one segment,
     `{name=projects/*/nodes/*}` several, `{name=**}` any number.
     """
 
@@ -218,9 +218,9 @@ class Route:
     answer: Callable[[Request], Reply]
 
     def match(self, verb: str, path: str) -> dict[str, str] | None:
-        """Return the variables in a path if it is of this kind, unquoted one by one.
+        """Return the unquoted variables of a path, or None if it does not match.
 
-        The path is matched as it was sent, so that a quoted slash is part of a name.
+        The path is matched before unquoting, so that a quoted slash is part of a name.
         """
         wanted, _, template = self.rule.partition(" ")
         found = path_pattern(template).fullmatch(path) if verb == wanted else None
@@ -246,14 +246,14 @@ def path_pattern(template: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class HttpApi:
-    """One API over HTTP: the prefixes of its paths, its routes, and how it makes its errors."""
+    """One HTTP API: its path prefixes, its routes, and the function that creates its errors."""
 
     prefixes: tuple[str, ...]
     routes: Sequence[Route]
     error: Callable[..., ServiceError] = api_error
 
     def answer(self, verb: str, path: str, query: str, headers: Headers, body: Body) -> Reply:
-        """Answer one request, with an error of this API where it cannot be done."""
+        """Answer one request, if necessary with an error of this API."""
         try:
             verb, parameters = actual_request(verb, query, headers, body)
             try:
@@ -272,6 +272,6 @@ class HttpApi:
 
 
 def error_reply(error: ServiceError) -> Reply:
-    """Make the reply that tells an error; "not modified" has no body."""
+    """Make the reply for an error; "not modified" has no body."""
     document = None if error.http_status == 304 else error.http_document
     return Reply(error.http_status, document, headers=error.http_headers)

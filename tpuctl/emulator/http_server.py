@@ -36,7 +36,7 @@ class HttpServer(ThreadingHTTPServer):
     allow_reuse_port = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of what is not the client's doing."""
+        """Print the traceback of an error that the client did not cause."""
         if not isinstance(sys.exc_info()[1], ConnectionError):  # Clients hang up when they like.
             super().handle_error(request, client_address)
 
@@ -46,8 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "tpuctl-emulator"
     sys_version = ""
     timeout = 60
-    # Head and body are two writes: with Nagle's algorithm the second one waits for the client's
-    # delayed ACK, 44 ms for every reply.
+    # Head and body are two writes: with Nagle's algorithm, the second one waits 44 ms for the
+    # client's delayed ACK in every reply.
     disable_nagle_algorithm = True
 
     def __init__(self, emulator: Emulator, apis: Sequence[HttpApi], *arguments: Any) -> None:
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def _handle(self) -> None:
-        # A client that takes this server for its proxy sends whole addresses.
+        # A client that uses this server as its proxy sends whole URLs.
         path, _, query = re.sub("^http://[^/]+", "", self.path).partition("?")
         first, _, rest = path.removeprefix("/").partition("/")
         if has_secret := self._emulator.is_secret(first):
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
             if is_page or self.headers.get("Host", "").partition(":")[0] not in _HOSTS:
                 raise api_error("permission", permission="loopback", resource="this emulator")
             if has_secret:
-                # For the addresses in replies, where the client sends its next requests.
+                # For the links in replies, to which the client sends its next requests.
                 self.headers.replace_header("Host", f"{self.headers['Host']}/{first}")
             elif self._emulator.secret is not None and not self._emulator.scopes(
                 self.headers.get("Authorization", "")
@@ -119,16 +119,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Date replies in emulated time: a TTL guard on a worker compares it with its deadline."""
+        """Date replies in emulated time, which a TTL guard on a worker relies on."""
         now = self._emulator.now().timestamp() if timestamp is None else timestamp
         return super().date_time_string(now)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: `Emulator.requests` has them all."""
+        """Log nothing: `Emulator.requests` has all requests."""
 
 
 def serve_http(emulator: Emulator, apis: Sequence[HttpApi], *, port: int) -> ThreadingHTTPServer:
-    """Start to listen on loopback; raises OSError where the port is taken."""
+    """Listen on loopback; raises OSError if the port is taken."""
     server = HttpServer(("127.0.0.1", port), partial(_Handler, emulator, apis))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server

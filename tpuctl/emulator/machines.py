@@ -1,4 +1,4 @@
-"""The workers of emulated nodes: while a node runs, each of its workers has an SSH server."""
+"""The workers of emulated nodes: each worker of a running node has an SSH server."""
 
 import shutil
 import socket
@@ -22,11 +22,11 @@ _TICK_S = 0.1
 _METADATA_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
 
 OsLogin = Mapping[str, Sequence[str]]
-"""The public keys that users have registered with OS Login."""
+"""The public keys registered with OS Login, by user."""
 
 
 class _Machine(NamedTuple):
-    """One worker of one incarnation of a node."""
+    """One worker of one node; a recreated node has other workers."""
 
     node: int
     worker: int
@@ -46,7 +46,7 @@ class Machines:
         self._running: dict[_Machine, Any] = {}
         self._busy: dict[_Machine, subprocess.Popen[bytes]] = {}
         self._metrics: dict[_Machine, dict[str, str]] = {}
-        # With the port of the last run, known_hosts and SSH configurations stay valid.
+        # Reuse the port of the last run, so that known_hosts and SSH configurations stay valid.
         kept = folder / "port"
         last = kept.read_text(encoding="ascii") if kept.exists() else ""
         self.port = _free_port(int(last) if last.isdecimal() else 0)
@@ -55,12 +55,12 @@ class Machines:
         self._own_names = known.read_text(encoding="utf-8").rstrip() if known.is_file() else ""
         self._names.write_text(self._own_names, encoding="utf-8")
 
-    def match(self, world: World) -> None:
+    def sync(self, world: World) -> None:
         """Start and stop workers to match the nodes of the world."""
         wanted = {
             _Machine(node.id, worker): node
             for node in world.hosts()
-            if node.runs
+            if node.is_running
             for worker in range(len(node.addresses))
             if worker not in node.down_workers
         }
@@ -69,7 +69,7 @@ class Machines:
             if holder := self._busy.pop(machine, None):
                 holder.wait()
         for holder in self._busy.values():
-            # A process that a user killed stays a zombie until it is waited for.
+            # A process that a user killed is a zombie until someone waits for it.
             holder.poll()
         self._write_names(world)
         for machine in sorted(wanted.keys() - self._running.keys()):
@@ -109,22 +109,22 @@ class Machines:
         node.host_keys[machine.worker] = self._running[machine].host_key
 
     def _write_names(self, world: World) -> None:
-        """Name the VMs of Compute Engine as its DNS does, for all workers."""
+        """Write the host names of Compute Engine's VMs, as its DNS has them, for all workers."""
         lines = [self._own_names]
         for node in world.compute.instances.values():
             project, zone, name = node.key
             full = f"{name}.{zone}.c.{project}.internal"
             lines += [f"{internal} {full} {name}" for internal, _ in node.addresses]
-        # In place, because the workers that run have it mounted, and never empty.
+        # In place, because running workers have it mounted, and never empty.
         if (text := "\n".join(lines) + "\n") != self._names.read_text(encoding="utf-8"):
             with self._names.open("r+", encoding="utf-8") as file:
                 file.write(text)
                 file.truncate()
 
     def _keep_busy(self, machine: _Machine, duty_cycle_percent: float | None) -> None:
-        """Start a process that holds the first chip of a worker, as a forgotten one would.
+        """Start a process that holds the first chip of a worker, like a forgotten program.
 
-        With a duty cycle it holds all chips and serves metrics as libtpu does.
+        With a duty cycle, it holds all chips and serves metrics like libtpu.
         """
         place, command = self._folder_of(machine), ["sleep", "infinity"]
         if duty_cycle_percent is not None:
@@ -154,18 +154,18 @@ class Machines:
             "TPU_ACCELERATOR_TYPE": node.accelerator_type,
         }
         return {
-            # A machine of Compute Engine has nothing of the kind in its environment.
+            # A Compute Engine VM has no such variables.
             **(of_slice if is_node else {}),
             HBM_BYTES: str(int((node.hbm_gib_per_chip or 16) * GIB)),
             PORTS: str(_free_port()),
             "TPUCTL_METADATA_URL": metadata,
-            # Without the scheme, as Google's libraries read them.
+            # Without the scheme, as Google's libraries expect.
             **dict.fromkeys(_METADATA_VARIABLES, metadata.partition("://")[2]),
             "STORAGE_EMULATOR_HOST": self._metadata_url,
         }
 
     def _remove_others(self, alive: set[str]) -> None:
-        """Remove the files of nodes that are gone, and kill what a killed emulator left there."""
+        """Remove the files of deleted nodes, and kill processes that an emulator left there."""
         for folder in self._folder.iterdir():
             if folder.is_dir() and folder.name not in alive:
                 for place in folder.iterdir():
@@ -174,7 +174,7 @@ class Machines:
 
 
 def ssh_keys(node: Host, user: str, os_login: OsLogin) -> Sequence[str]:
-    """Return the public keys that may log in as a user: of OS Login, or in the node's metadata."""
+    """Return the public keys that may log in as a user, from OS Login or the node's metadata."""
     if str(node.metadata.get("enable-oslogin", "")).upper() == "TRUE":
         return os_login.get(user, ())
     text = str(node.metadata.get("ssh-keys", ""))
@@ -184,7 +184,7 @@ def ssh_keys(node: Host, user: str, os_login: OsLogin) -> Sequence[str]:
 
 @contextmanager
 def ticking(tick: Callable[[], object]) -> Iterator[None]:
-    """Call `tick` again and again while the block runs, so that events happen without requests."""
+    """Call `tick` repeatedly while the block runs, so that events happen without requests."""
     ended = threading.Event()
 
     def run() -> None:
@@ -201,7 +201,7 @@ def ticking(tick: Callable[[], object]) -> Iterator[None]:
 
 
 def _free_port(wanted: int = 0) -> int:
-    """Return a port of loopback: `wanted` if it is free, or another; all workers share them."""
+    """Return the free loopback port that all workers share: `wanted` if it is free, or another."""
     for port in (wanted, 0):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)) as probe:
             return int(probe.getsockname()[1])

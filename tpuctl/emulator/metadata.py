@@ -1,4 +1,4 @@
-"""The metadata servers of the emulated workers, and of a machine that is not a TPU."""
+"""The metadata servers of the emulated workers, and of a VM without a TPU."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def metadata_api(emulator: Emulator) -> HttpApi:
     return HttpApi(
         ("/vm/", "/computeMetadata/"),
         [
-            *(Route(f"GET {workers}{end}", greet) for end in ("", "/")),
+            *(Route(f"GET {workers}{end}", answer_probe) for end in ("", "/")),
             *(
                 Route(f"{verb} {machine}/computeMetadata/v1{{path=**}}", answer)
                 for machine in ("", workers)
@@ -45,19 +45,19 @@ def metadata_api(emulator: Emulator) -> HttpApi:
     )
 
 
-def greet(_: Request) -> Reply:
-    """Answer google-auth, which looks whether there is a metadata server."""
+def answer_probe(_: Request) -> Reply:
+    """Answer google-auth's probe for a metadata server."""
     return text_reply("computeMetadata/\n", "application/text", headers=_FROM_SERVER)
 
 
 class MetadataServer:
-    """Answers machines about themselves."""
+    """Serves the metadata of each machine."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
 
     def get(self, request: Request) -> Reply:
-        """Return a value, a directory as a list of names, or with `recursive` as JSON."""
+        """Return a value, or a directory: as a list of names, or as JSON with `recursive`."""
         if refused := _refuse_headers(request):
             return refused
         path = request.names["path"] or "/"
@@ -79,7 +79,7 @@ class MetadataServer:
         return text_reply(str(value), "application/text", headers=_FROM_SERVER)
 
     def put(self, request: Request) -> Reply:
-        """Store a guest attribute of a worker, if the metadata of its node enables them."""
+        """Store a guest attribute of a worker, if its node's metadata allows that."""
         if refused := _refuse_headers(request):
             return refused
         path, (node, worker) = request.names["path"], self._machine(request)
@@ -97,7 +97,7 @@ class MetadataServer:
         return text_reply("", "text/plain", headers=_FROM_SERVER)
 
     def _machine(self, request: Request) -> tuple[Host | None, int]:
-        """Return the node and the worker that ask; None for a machine that is not a TPU."""
+        """Return the node and worker that sent a request; None for a VM without a TPU."""
         if "node" not in request.names:
             return None, 0
         project, zone, name, worker, _ = request.names.values()
@@ -112,7 +112,7 @@ class MetadataServer:
         return node, int(worker)
 
     def _token(self, node: Host | None, path: str) -> dict[str, Any]:
-        """Issue an access token of a machine's service account."""
+        """Issue an access token for a machine's service account."""
         about = f"token of {node.id if node else 'the project'}"
         token = f"ya29.emulated-{self._emulator.advance().digest(about)[:48]}"
         account = account_of(node) if node else ("", [CLOUD_SCOPE])
@@ -123,7 +123,7 @@ class MetadataServer:
 
 
 def project_tree(project: str) -> Tree:
-    """Return the metadata of any machine of a project."""
+    """Return the metadata that all machines of a project share."""
     account = _account(default_account(project), [CLOUD_SCOPE])
     return {
         "project": {
@@ -136,7 +136,7 @@ def project_tree(project: str) -> Tree:
 
 
 def account_of(node: Host) -> tuple[str, list[str]] | None:
-    """Return the service account of a machine and its scopes; an instance may have none."""
+    """Return a machine's service account and scopes; an instance may have none."""
     if isinstance(node, Node):
         account = node_document(node)["serviceAccount"]
         return account["email"], account["scope"]
@@ -184,7 +184,7 @@ def _node_tree(node: Node, worker: int) -> Tree:
 
 
 def _as_json(value: Any, path: str) -> Any:
-    """Write a directory as the real server does: names in camel case, numbered ones as a list."""
+    """Write a directory like the real server: names in camel case, numbered entries as a list."""
     if path.endswith(_LISTS):
         return str(value).split()
     if not isinstance(value, dict):
@@ -201,7 +201,7 @@ def _as_json(value: Any, path: str) -> Any:
 
 
 def _refuse_headers(request: Request) -> Reply | None:
-    """Refuse what the real server refuses: a request that a web page or a proxy could have made."""
+    """Refuse requests that a web page or a proxy could have made, like the real server."""
     headers = request.headers
     if headers.get("Metadata-Flavor") == "Google" and "X-Forwarded-For" not in headers:
         return None
@@ -209,7 +209,7 @@ def _refuse_headers(request: Request) -> Reply | None:
 
 
 def _find(tree: Tree, path: str) -> Any:
-    """Return the value at a path, a tree for a directory, None where there is nothing."""
+    """Return the value at a path, a tree for a directory, or None if there is nothing."""
     value: Any = tree
     for part in (part for part in path.split("/") if part):
         if not isinstance(value, Mapping) or part not in value:

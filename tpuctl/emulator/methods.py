@@ -18,11 +18,11 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """One method: its name in gRPC, the permission that its caller needs, its rule in HTTP.
+    """One method: its gRPC name, the permission that it requires, its HTTP rule.
 
-    `http` is the verb and the path below the version of the API, as Google's reference writes it;
-    `body` is the field of the message that the body holds, "*" for the whole message; `query` are
-    its parameters. One that is `alpha` is in v2alpha1 only.
+    `http` is the verb and the path after the API version, as in Google's reference; `body` is the
+    message field that the HTTP body contains, "*" for the whole message; `query` are its
+    parameters. An `alpha` method exists only in v2alpha1.
     """
 
     rpc: str
@@ -40,12 +40,12 @@ class Method:
 
     @cached_property
     def resource_field(self) -> str:
-        """The field of the message that says where the method acts, such as `parent`."""
+        """The message field with the name of the resource or its parent, such as `parent`."""
         return self.http.partition("{")[2].partition("=")[0]
 
     @cached_property
     def resource_template(self) -> str:
-        """The form of the resource name in that field."""
+        """The template of the resource name in that field."""
         return self.http.partition("=")[2].partition("}")[0]
 
     @property
@@ -68,11 +68,11 @@ METHODS = {method.name: method for method in _ALL}
 
 @dataclass(frozen=True)
 class Call:
-    """One request: a method, the place where it acts, and the message itself.
+    """One request: a method, its project and zone, and the message itself.
 
-    `name` is the id of the node, queued resource, operation, type or version, or "". `zone` may be
-    `-` (every zone) in a list, and is "" for a method of the whole project. `version` is that of
-    the API, whose types are in the operation that it starts.
+    `name` is the ID of the node, queued resource, operation, type or version, or "". `zone` may be
+    `-` (every zone) in a list, and is "" for a method of the whole project. `version` is the API
+    version, which decides the types in the operation that it starts.
     """
 
     method: str
@@ -84,5 +84,5 @@ class Call:
 
     @property
     def place(self) -> str:
-        """The full name of the zone or the project where it acts."""
+        """The full name of its zone or project."""
         return f"projects/{self.project}" + (f"/locations/{self.zone}" if self.zone else "")

@@ -1,4 +1,4 @@
-"""Bodies of several parts: uploads with their metadata, and batches of requests."""
+"""Multipart bodies: uploads with their metadata, and batches of requests."""
 
 import io
 import json
@@ -21,7 +21,7 @@ _ANSWER = "batch_of_answers"
 
 
 def read_parts(body: bytes, content_type: str) -> list[tuple[Message, bytes]]:
-    """Return headers and bytes of every part; lines end as after the first boundary.
+    """Return headers and bytes of every part; the first boundary decides how lines end.
 
     Raises ValueError that says what is wrong.
     """
@@ -48,7 +48,7 @@ def _read_part(piece: bytes) -> tuple[Message, bytes]:
 
 
 def batch_api(apis: Sequence[HttpApi]) -> HttpApi:
-    """Serve batches of requests for these APIs."""
+    """Serve batches of requests to these APIs."""
     return HttpApi(
         ("/batch",), [Route("POST /batch{path=**}", partial(_answer, apis))], storage_error
     )
@@ -75,7 +75,7 @@ def _answer(apis: Sequence[HttpApi], request: Request) -> Reply:
 
 
 def _answer_one(apis: Sequence[HttpApi], outer: Headers, call: bytes) -> Reply:
-    """Answer one request of a batch, with the headers of the batch where it has none."""
+    """Answer one request of a batch; it inherits headers of the batch."""
     line, _, rest = call.lstrip().partition(b"\n")
     verb, address, *_ = [*line.decode("latin-1").split(), "", ""]
     try:
@@ -99,7 +99,7 @@ def _answer_one(apis: Sequence[HttpApi], outer: Headers, call: bytes) -> Reply:
 
 
 def _http_lines(reply: Reply) -> Iterator[str]:
-    """Write a reply as HTTP; what is not a document is not for batches."""
+    """Write a reply as HTTP; only documents are allowed in batches."""
     if reply.content:
         reply.content.close()
         why = "requests for media are not allowed"

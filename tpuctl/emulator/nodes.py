@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tpuctl.emulator import operations
 from tpuctl.emulator.errors import api_error, bad_request, not_found
-from tpuctl.emulator.faults import NodeEvent, is_about
+from tpuctl.emulator.faults import NodeEvent, fault_matches
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import DEAD, INSTANCE, Host, Key, Node, NodeSpec, Target, timestamp
 from tpuctl.emulator.validate import check_fields, check_node_id, read_node
 from tpuctl.emulator.world import World
 
-# Capacity errors were seen up to half a minute after the request (facts of 2026-11-20).
+# Capacity errors were observed up to half a minute after the request (2026-11-20).
 STOCKOUT_S = 20.0
 STOP_S = START_S = 30.0
 UPDATE_S = 5.0
@@ -24,7 +24,7 @@ _MUTABLE = (
 
 
 def create(world: World, call: Call, failure: Failure | None) -> Document:
-    """Accept a node; only the operation tells whether there is capacity for it."""
+    """Accept a node; its operation fails if there is no capacity."""
     zone, key = world.zone(call.project, call.zone), Key.of(call)
     check_node_id(call.name)
     spec = read_node(zone, call.body.get("node", {}))
@@ -54,7 +54,7 @@ def add_node(
 ) -> Node:
     """Add a node that is being created, and schedule the events planned for it.
 
-    One that gets no chips will never exist, so the scenario's events do not count it.
+    A node that gets no chips will never exist, so the scenario's events do not count it.
     """
     world.changes += 1
     identity = int(world.digest(f"node {world.number()}")[:15], 16)
@@ -81,14 +81,14 @@ def add_node(
         world.allocate_chips(node)
         node.billed_from = world.now
         for event in world.node_events.due(
-            lambda plan: plan.on == "node" and is_about(plan, key.zone, key.name)
+            lambda plan: plan.on == "node" and fault_matches(plan, key.zone, key.name)
         ):
             world.after(event.at_s, apply_event, node, event)
     return node
 
 
 def _stockout(world: World, key: Key, spec: NodeSpec) -> Failure | None:
-    """Return how the operation fails where the zone has not enough chips left."""
+    """Return how the operation fails if the zone does not have enough free chips."""
     if spec.type.chips <= world.free_chips(key.zone, reserved=spec.reserved):
         return None
     kind = "reservation" if spec.reserved else "stockout"
@@ -133,13 +133,13 @@ def mark_deleting(world: World, node: Node) -> None:
 
 
 def restore(world: World, node: Node) -> None:
-    """Put a node back in its previous state after a deletion that failed."""
+    """Return a node to its previous state after a failed deletion."""
     if world.nodes.get(node.key) is not node or node.state != "DELETING":
         return
     if node.previous_state == "CREATING" and not node.holds_chips:
         world.remove_node(node)
         return
-    # The deletion aborted whatever was running, so a state on the way to another one has no end.
+    # The deletion aborted the running operation, so a transitional state would never end.
     node.state = node.previous_state
     if node.state in ("STOPPING", "REPAIRING"):
         node.state = "READY"
@@ -152,7 +152,7 @@ def restore(world: World, node: Node) -> None:
 
 
 def stop(world: World, call: Call, failure: Failure | None) -> Document:
-    """Start to stop a node, which must be READY and have a single host."""
+    """Start to stop a node, which must be READY and single-host."""
     node = _in_state(world, call, "stop", "READY")
     if node.spec.type.workers > 1:
         raise bad_request("TPU slices of several hosts cannot be stopped.")
@@ -176,7 +176,7 @@ def start(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def update(world: World, call: Call, failure: Failure | None) -> Document:
-    """Start to update the mutable fields of a node that is READY or STOPPED."""
+    """Start to update the mutable fields of a READY or STOPPED node."""
     paths = [path for path in str(call.body.get("updateMask", "")).split(",") if path]
     if not paths or any(path not in _MUTABLE for path in paths):
         raise bad_request(f"update_mask must name some of {', '.join(_MUTABLE)}, not {paths}.")
@@ -200,7 +200,7 @@ def update(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def maintain(world: World, call: Call, failure: Failure | None) -> Document:
-    """Start the maintenance of a node, as if the service had planned it."""
+    """Start maintenance of a node, as if the service had scheduled it."""
     node = _in_state(world, call, "maintain", "READY")
     return operations.start(
         world, "maintain", node, failure, takes_s=UPDATE_S, then=begin_maintenance, undo=do_nothing
@@ -208,7 +208,7 @@ def maintain(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def begin_maintenance(world: World, node: Node) -> None:
-    """Take a node that is READY down for ten minutes."""
+    """Take a READY node down for ten minutes."""
     if node.state == "READY":
         _maintain(world, node, NodeEvent("*", "*", "maintenance", 0, 1, False, 0, MAINTENANCE_S))
 
@@ -217,7 +217,7 @@ def guest_attributes(world: World, call: Call) -> Document:
     """Return the guest attributes that the workers of a node have published."""
     node = world.node(Key.of(call))
     query = str(call.body.get("queryPath", "")).strip("/")
-    # gcloud asks for the worker "" when it wants all of them.
+    # gcloud asks for the worker "" to get all of them.
     wanted = [str(worker) for worker in call.body.get("workerIds", []) if worker != ""]
     known = [str(index) for index in range(node.spec.type.workers)]
     if unknown := [worker for worker in wanted if worker not in known]:
@@ -230,7 +230,7 @@ def guest_attributes(world: World, call: Call) -> Document:
 
 
 def attribute_items(host: Host, worker: int, query: str) -> list[Document]:
-    """Return the guest attributes of a worker at a path, or of all paths."""
+    """Return the guest attributes of a worker at one path, or at all paths."""
     return [
         {"namespace": path.partition("/")[0], "key": path.partition("/")[2], "value": value}
         for path, value in sorted(host.published_attributes(worker).items())
@@ -249,7 +249,7 @@ def publish_guest_attribute(world: World, call: Call) -> Document:
 
 
 def apply_event(world: World, node: Node, event: NodeEvent) -> None:
-    """Apply a planned event to a node, unless it is dead, deleted or being deleted."""
+    """Apply a planned event to a node, unless the node is dead, deleted or being deleted."""
     if world.nodes.get(node.key) is not node or node.state in DEAD | {"DELETING"}:
         return
     if event.event not in _NEED_NOT_BE_READY and node.state != "READY":
@@ -266,7 +266,7 @@ def _release_events(world: World, node: Node) -> None:
 
 
 def _preempt(world: World, node: Node, _: NodeEvent) -> None:
-    # This error is what SkyPilot saw when a node was preempted while it was being created.
+    # SkyPilot got this error when a node was preempted during creation.
     lost = api_error("wrong_state", verb="update", state="PREEMPTED")
     operations.abort(world, node, lost)
     if node.state == "CREATING":
@@ -353,7 +353,7 @@ def _revert(world: World, node: Node) -> None:
 
 
 def do_nothing(_world: World, _target: Target) -> None:
-    """Take back nothing: the operation changes its target only when it succeeds."""
+    """Undo nothing: the operation changes its target only when it succeeds."""
 
 
 def _in_state(world: World, call: Call, verb: str, *states: str) -> Node:
@@ -367,7 +367,7 @@ def _in_state(world: World, call: Call, verb: str, *states: str) -> Node:
 
 
 def _copy(source: Document, target: Document, path: list[str]) -> None:
-    """Copy the value at a path, or remove it where the source does not have it."""
+    """Copy the value at a path, or remove it if the source does not have it."""
     key, below = path[0], path[1:]
     if below:
         target[key] = dict(target.get(key, {}))
@@ -386,9 +386,9 @@ def _addresses(world: World, node: Node) -> list[tuple[str, str]]:
 
 
 def make_addresses(world: World, count: int, *, is_open: bool) -> list[tuple[str, str]]:
-    """Make up an internal address, and if `is_open` an external one, for so many workers.
+    """Make up internal addresses, and external ones if `is_open`, for `count` workers.
 
-    All are loopback addresses: nothing reaches another machine, and SSH reaches the worker.
+    All are loopback addresses, so that SSH reaches the worker and nothing reaches another machine.
     """
     found = []
     for _ in range(count):

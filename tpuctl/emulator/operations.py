@@ -1,4 +1,4 @@
-"""Long-running operations: started by a request, ended when their time has passed."""
+"""Long-running operations, which a request starts and emulated time ends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tpuctl.emulator.world import World
 
 @dataclass(frozen=True)
 class Failure:
-    """That an operation will fail: when, and with what error."""
+    """When an operation fails, and with which error."""
 
     after_s: float
     error: ServiceError
@@ -31,8 +31,8 @@ def start(
 ) -> Document:
     """Start an operation on a target.
 
-    At its end `then(world, target)` makes the change, or after a failure `undo` takes back what
-    was begun.
+    At its end, `then(world, target)` makes the change, or `undo` reverts what was begun if the
+    operation failed.
     """
     key = Key(target.key.project, target.key.zone, new_name(world))
     operation = Operation(key, verb, target.path, world.now, partial(undo, world, target))
@@ -51,7 +51,7 @@ def schedule_end(
     then: Callable[[World, T], None],
     undo: Callable[[World, T], None],
 ) -> None:
-    """Have an operation end, in one of its two ways."""
+    """Schedule the end of an operation, successful or not."""
     if failure:
         world.after(failure.after_s, end, operation, target, undo, failure.error)
     else:
@@ -73,7 +73,7 @@ def abort(world: World, target: Target, error: ServiceError) -> None:
 
 
 def cancel(world: World, call: Call) -> Document:
-    """Cancel an operation that is running, and take back what it began."""
+    """Cancel a running operation, and undo what it began."""
     operation = world.operation(Key.of(call))
     if not operation.ended:
         world.changes += 1
@@ -84,7 +84,7 @@ def cancel(world: World, call: Call) -> Document:
 
 
 def delete(world: World, call: Call) -> Document:
-    """Forget an operation, which goes on if it is running."""
+    """Delete the record of an operation, which continues if it is running."""
     del world.operations[world.operation(Key.of(call)).key]
     world.changes += 1
     return {}
@@ -102,7 +102,7 @@ def end(
     change: Callable[[World, T], None],
     error: ServiceError | None,
 ) -> None:
-    """End an operation, unless a deletion, for example, has aborted it before its time."""
+    """End an operation, unless it was aborted earlier, for example by a deletion."""
     if operation.ended:
         return
     operation.failure = error

@@ -48,8 +48,8 @@ STOP_S = 30.0
 _POLL_S = 0.05
 _ANSWER_S = 30.0
 _RISK = (
-    "The emulator does not ask for its secret: every user of this machine can use it, and through "
-    "its workers run commands as you."
+    "The emulator does not require its secret: every user of this machine can use it, and run "
+    "commands as you on its workers."
 )
 
 
@@ -76,9 +76,9 @@ class Started(Outcome):
 
 @dataclass(frozen=True)
 class Status(Outcome):
-    """The state of an emulator; without one, all but `running` and `kept` is null or empty.
+    """The state of an emulator; if there is none, only `running` and `kept` have values.
 
-    `kept` is whether there is a stored world that the next start resumes.
+    `kept` says whether there is a stored world that the next start resumes.
     """
 
     running: bool
@@ -98,7 +98,7 @@ class Status(Outcome):
 
 @dataclass(frozen=True)
 class Stopped(Outcome):
-    """The result of `stop`; `was_running` is false where there was nothing to stop."""
+    """The result of `stop`; `was_running` is false if no emulator was running."""
 
     was_running: bool
     pid: int | None = None
@@ -118,11 +118,11 @@ class EmulatorFolder:
         self.kubeconfig = folder / "kubeconfig"
 
     def claim(self) -> None:
-        """Make the folder for this user alone; raises WriteError."""
+        """Create the folder, accessible only to this user; raises WriteError."""
         ensure_folder(self.folder, private=True)
 
     def secret(self, *, fresh: bool) -> str:
-        """Return what clients have to send: that of the last run unless `fresh`."""
+        """Return the secret that clients must send: that of the last run unless `fresh`."""
         with translated_write_errors(self.token):
             if fresh or not _is_private(self.token):
                 self.token.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ class EmulatorFolder:
             return self.token.read_text(encoding="ascii")
 
     def last_run(self) -> dict[str, Any]:
-        """Read what the emulator that runs, or ran last, wrote about itself."""
+        """Read what the running or last emulator wrote about itself."""
         try:
             known = json.loads(self.running.read_bytes())
         except (OSError, ValueError):
@@ -140,17 +140,17 @@ class EmulatorFolder:
         return known if isinstance(known, dict) else {}
 
     def runs(self, scenario: Scenario | None) -> bool:
-        """Whether the emulator that runs has this scenario; None is any."""
+        """Whether the running emulator has this scenario; None means any."""
         is_started = self.last_run().get("pid") == self.holder()
         return is_started and scenario in (None, Store(self.state).scenario)
 
     def last_port(self, name: str) -> int:
-        """Return the port of the last `endpoint` or `http`, 0 where it is unknown."""
+        """Return the port of the last `endpoint` or `http`; 0 if unknown."""
         found = re.search(r":(\d+)(/|$)", str(self.last_run().get(name, "")))
         return int(found[1]) if found else 0
 
     def holder(self) -> int | None:
-        """Return the process that runs an emulator here; the lock is released when it ends."""
+        """Return the process ID of the running emulator; its lock is released when it ends."""
         if not self.lock.exists():
             return None
         try:
@@ -179,9 +179,8 @@ def run(
 ) -> Iterator[Started]:
     """Run an emulator in this process while the block runs.
 
-    It resumes the state in the folder unless `fresh`. Raises AlreadyExistsError where one runs
-    already, InvalidInputError for an invalid scenario, or for one that differs from that of the
-    stored TPUs.
+    It resumes the state in the folder unless `fresh`. Raises AlreadyExistsError if one is running
+    already, InvalidInputError if the scenario is invalid or differs from that of the stored TPUs.
     """
     scenario = load_scenario(scenario_file) if scenario_file else None
     here = EmulatorFolder(folder)
@@ -195,7 +194,7 @@ def run(
         # Padded, so that it overwrites a longer number of the last process.
         os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
         world, clock, resumed = _open(here, scenario, fresh=fresh)
-        # With the ports of the last run, if they are free, its exported variables stay valid.
+        # Reuse the ports of the last run if possible, so that exported variables stay valid.
         ports = [(port or here.last_port("endpoint"), here.last_port("http")), (port, 0)]
         emulator = stack.enter_context(
             serve_world(
@@ -222,7 +221,7 @@ def detach(
     fresh: bool = False,
     allow_unauthenticated: bool = False,
 ) -> Started:
-    """Start an emulator in the background, or return the one that runs with this scenario."""
+    """Start an emulator in the background, or return the running one with this scenario."""
     here = EmulatorFolder(folder)
     scenario = load_scenario(scenario_file) if scenario_file else None
     if here.holder() is not None:
@@ -235,7 +234,7 @@ def detach(
     arguments += ["--scenario", str(scenario_file.absolute())] if scenario_file else []
     arguments += ["--fresh"] if fresh else []
     arguments += ["--allow-unauthenticated"] if allow_unauthenticated else []
-    # What it prints contains its secret, so that must not go to its log.
+    # Its output contains the secret, so it must not go to the log.
     output, its_output = os.pipe()
     try:
         pid = _spawn(here, arguments, its_output)
@@ -250,7 +249,7 @@ def _wait_until_it_answers(here: EmulatorFolder, pid: int, output: int) -> Start
     while time.monotonic() < deadline:
         known = here.last_run()
         if known.get("pid") == pid:
-            # It prints the same next, and would end if its output were closed.
+            # It is about to print the same, and would end if its output were closed.
             os.read(output, 1)
             return Started(**known)
         ended, code = os.waitpid(pid, os.WNOHANG)
@@ -298,7 +297,7 @@ def stop(folder: Path) -> Stopped:
 
 
 def status(folder: Path) -> Status:
-    """Tell whether an emulator runs, and what it contains."""
+    """Say whether an emulator is running, and what it contains."""
     here = EmulatorFolder(folder)
     kept = here.state.is_dir() and Store(here.state).has_world
     if here.holder() is None:
@@ -315,7 +314,7 @@ def status(folder: Path) -> Status:
 
 @contextmanager
 def stop_requested() -> Iterator[threading.Event]:
-    """Return an event that Ctrl-C or a signal to terminate sets."""
+    """Return an event that Ctrl-C or SIGTERM sets."""
     requested = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, lambda *_: requested.set()) for number in numbers]
@@ -338,7 +337,7 @@ def _open(
         advance(world, now)
         if any(world.hosts()) or world.queued or world.compute.resources:
             raise InvalidInputError(
-                f"The emulator's state in {here.folder} has TPUs of another scenario.",
+                f"The emulator's state in {here.folder} has TPUs from another scenario.",
                 hint="Start over: add --fresh. To resume, leave out --scenario.",
             )
     shutil.rmtree(here.state)
@@ -385,12 +384,12 @@ def _runs_already(here: EmulatorFolder) -> AlreadyExistsError:
     endpoint = here.last_run().get("endpoint", "an address that is not known yet")
     return AlreadyExistsError(
         f"An emulator is already running at {endpoint} (process {here.holder()}).",
-        hint="See it: tpuctl emulator status. Stop it: tpuctl emulator stop",
+        hint="Show it: tpuctl emulator status. Stop it: tpuctl emulator stop",
     )
 
 
 def _did_not_start(here: EmulatorFolder, code: int, output: int) -> TpuctlError:
-    """Make an error of what the process that failed to start wrote."""
+    """Make an error from the output of the process that failed to start."""
     try:
         problem = json.loads(os.read(output, 1 << 16))["errors"][0]
         error = TpuctlError(problem["message"], hint=problem["hint"])

@@ -1,4 +1,4 @@
-"""Queued resources: they wait for capacity, get their nodes, and are suspended without them."""
+"""Queued resources, which wait for capacity, get nodes, and are suspended when they lose them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,7 +24,7 @@ _DELETED_WITHOUT_FORCE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED"})
 
 
 def create(world: World, call: Call, failure: Failure | None) -> Document:
-    """Accept a queued resource; a repeated request id returns the first operation."""
+    """Accept a queued resource; a repeated request ID returns the first operation."""
     zone, key = world.zone(call.project, call.zone), Key.of(call)
     check_queued_id(call.name)
     if known := _repeated_operation(world, call):
@@ -52,7 +52,7 @@ def create(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> Document:
-    """Start to delete a queued resource, with `force` its nodes as well."""
+    """Start to delete a queued resource, including its nodes with `force`."""
     if known := _repeated_operation(world, call):
         return known
     queued = world.queued_resource(Key.of(call))
@@ -80,7 +80,7 @@ def delete(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def reset(world: World, call: Call, failure: Failure | None) -> Document:
-    """Start to reset a queued resource: it waits for new nodes."""
+    """Start to reset a queued resource, which then waits for new nodes."""
     queued = world.queued_resource(Key.of(call))
     if queued.state not in ("ACTIVE", "SUSPENDED"):
         raise api_error("wrong_state", verb="reset", state=queued.state)
@@ -93,7 +93,7 @@ def reset(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def maintain(world: World, call: Call, failure: Failure | None) -> Document:
-    """Start the maintenance of the nodes that a request names, or of all."""
+    """Start maintenance of the nodes that a request names, or of all."""
     queued = world.queued_resource(Key.of(call))
     if queued.state != "ACTIVE":
         raise api_error("wrong_state", verb="maintain", state=queued.state)
@@ -111,7 +111,7 @@ def maintain(world: World, call: Call, failure: Failure | None) -> Document:
 
 
 def settle(world: World, freed: Sequence[str]) -> None:
-    """Review the queued resources whose nodes changed, and the zones where chips became free."""
+    """Update the queued resources whose nodes changed, and the zones where chips became free."""
     for key in sorted(world.changed_queued):
         world.changed_queued.discard(key)
         if queued := world.queued.get(key):
@@ -121,7 +121,7 @@ def settle(world: World, freed: Sequence[str]) -> None:
 
 
 def _review(world: World, queued: QueuedResource) -> None:
-    """Adapt the state of a queued resource to those of its nodes."""
+    """Update the state of a queued resource from its nodes."""
     if queued.state not in ("PROVISIONING", "ACTIVE"):
         return
     found = world.nodes_of(queued)
@@ -137,7 +137,7 @@ def _review(world: World, queued: QueuedResource) -> None:
 
 
 def _provision_waiting(world: World, zone: str) -> None:
-    """Give free chips to the queued resources that wait for them: first come, first served."""
+    """Give free chips to waiting queued resources: first come, first served."""
     waiting = [
         queued
         for queued in world.queued.values()
@@ -174,7 +174,7 @@ def _provision(world: World, queued: QueuedResource) -> None:
 
 
 def _provision_again(world: World, queued: QueuedResource) -> None:
-    """Wait again after nodes were lost while they were being created, perhaps for ever."""
+    """Wait again, perhaps forever, after nodes were lost during creation."""
     queued.state = "WAITING_FOR_RESOURCES"
     for node in world.nodes_of(queued):
         world.remove_node(node)
@@ -241,7 +241,7 @@ def _remove(world: World, queued: QueuedResource) -> None:
 
 
 def _restore(world: World, queued: QueuedResource) -> None:
-    """Put a queued resource and its nodes back in their states after a deletion that failed."""
+    """Return a queued resource and its nodes to their previous states after a failed deletion."""
     queued.state, queued.initiator = queued.previous_state, None
     for node in world.nodes_of(queued):
         nodes.restore(world, node)
@@ -292,7 +292,7 @@ def _names(requested: Document, queued_name: str) -> list[str]:
 
 
 def _repeated_operation(world: World, call: Call) -> Document | None:
-    """Return the operation that was started by an earlier request of the same id."""
+    """Return the operation that an earlier request with the same ID started."""
     request_id = str(call.body.get("requestId", ""))
     known = world.requests.get((call.project, call.zone, request_id)) if request_id else None
     if known is None:

@@ -1,4 +1,4 @@
-"""The resources of the Cloud TPU API, and what machines of Compute Engine share with them."""
+"""The resources of the Cloud TPU API, and the parts that Compute Engine's VMs share with them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ DEAD = frozenset({"PREEMPTED", "TERMINATED"})
 """States that a node never leaves; it keeps its name and its quota until it is deleted."""
 
 INSTANCE = "vm"
-"""Stands for the number of the worker in addresses, for an instance of Compute Engine."""
+"""Replaces the worker number in URLs of a Compute Engine instance."""
 
 
 class Key(NamedTuple):
-    """Where a resource is and its id; ids are unique within a zone of a project."""
+    """The project, zone and ID of a resource; IDs are unique within a zone of a project."""
 
     project: str
     zone: str
@@ -36,10 +36,10 @@ class Key(NamedTuple):
 
 @dataclass
 class Operation:
-    """A long-running operation; once it has `ended`, its `failure` or its `response`.
+    """A long-running operation; once it has `ended`, it has a `failure` or a `response`.
 
-    `undo` takes back what it began. `version` is that of the types in it. One that is `unfinished`
-    never tells that it has ended.
+    `undo` reverts what it began. `version` is the API version of the types in it. An `unfinished`
+    operation never reports that it has ended.
     """
 
     key: Key
@@ -56,7 +56,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """The node that was requested: its message, and the accelerator type that this names."""
+    """A requested node: its message, and the accelerator type named there."""
 
     document: Document
     type: AcceleratorType
@@ -66,11 +66,11 @@ class NodeSpec:
 
 @dataclass(kw_only=True)
 class Host:
-    """What has chips and runs workers: a node, or an instance of Compute Engine.
+    """A machine with chips and workers: a node, or a Compute Engine instance.
 
-    `previous_state` is what a failed deletion, stop or start goes back to. `pending_events` are
-    planned events that wait until it runs. `ssh_port` is where its workers listen, if they run.
-    It is on the bill since `billed_from`.
+    A failed deletion, stop or start returns it to `previous_state`. `pending_events` are planned
+    events that wait until it runs. Its workers, if they run, listen on `ssh_port`. It is billed
+    from `billed_from` on.
     """
 
     key: Key
@@ -96,7 +96,7 @@ class Host:
     host_keys: dict[int, str] = field(default_factory=dict)
 
     running = frozenset({""})
-    # Whether it publishes guest attributes without being asked to.
+    # Whether it publishes guest attributes by default.
     publishes = False
 
     @property
@@ -105,22 +105,22 @@ class Host:
         raise NotImplementedError
 
     def usd_per_hour(self) -> float | None:
-        """Return its list price; None where there is none."""
+        """Return its list price; None if there is none."""
         raise NotImplementedError
 
     @property
     def reserved(self) -> bool:
-        """Whether its chips are those of a reservation."""
+        """Whether its chips come from a reservation."""
         return self.model == "reserved"
 
     @property
-    def runs(self) -> bool:
-        """Whether its workers are machines that SSH reaches."""
+    def is_running(self) -> bool:
+        """Whether its workers are running and accept SSH."""
         return self.state in self.running
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Its metadata, as its owner wrote it."""
+        """The metadata that its owner set."""
         return self.document.get("metadata") or {}
 
     @property
@@ -138,7 +138,7 @@ class Host:
 
 @dataclass(kw_only=True)
 class Node(Host):
-    """A node; one that is created later with the same name is another object."""
+    """A node; a later node with the same name is another object."""
 
     spec: NodeSpec
     queued: Key | None = None
@@ -155,7 +155,7 @@ class Node(Host):
         return f"{self.key.name}-w-{worker}"
 
     def published_attributes(self, worker: int) -> dict[str, str]:
-        """A worker of a Cloud TPU publishes the name of its VM beside its host key."""
+        """A worker of a Cloud TPU publishes the name of its VM and its host key."""
         found = super().published_attributes(worker)
         name = {"guestInventory/hostname": self.worker_name(worker)}
         return {**name, **found} if found else found
@@ -176,7 +176,7 @@ class Node(Host):
 class QueuedResource:
     """A queued resource, with the nodes that it asks for.
 
-    Its chips count against the quota as long as it exists, in every state.
+    Its chips count against the quota as long as it exists, in any state.
     """
 
     key: Key
@@ -210,7 +210,7 @@ class QueuedResource:
 
     @property
     def chips(self) -> int:
-        """How many chips all of its nodes have together."""
+        """The number of chips of all its nodes together."""
         return sum(spec.type.chips for spec in self.node_specs.values())
 
 
@@ -229,5 +229,5 @@ T = TypeVar("T", bound=Target)
 
 
 def timestamp(moment: datetime) -> str:
-    """Write a moment as the API does."""
+    """Write a time as the API does."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""Scenarios: which zones there are, what they hold, and what goes wrong when.
+"""Scenarios: the zones, their capacity, and the planned faults.
 
 The keys are in `docs/emulator.md`.
 """
@@ -28,13 +28,13 @@ DEFAULT_CHIPS = 512
 DEFAULT_SCALE = 60.0
 _ZONE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 _LARGEST_BYTES = 1 << 20
-# Listed in many zones, and refused to most projects (facts of 2026-11-22).
+# Listed in many zones, but refused to most projects (2026-11-22).
 _REFUSED = ("ct5lp-*",)
 
 
 @dataclass(frozen=True)
 class ZonePlan:
-    """What one zone has, and what each project may have of it, in chips."""
+    """The capacity of one zone and the quota of each project, in chips."""
 
     name: str
     types: tuple[str, ...]
@@ -48,7 +48,7 @@ class ZonePlan:
 
 @dataclass(frozen=True)
 class ComputeQuota:
-    """What each project may have of each generation in one region, in chips."""
+    """The quota of each project for each generation in one region, in chips."""
 
     quota_chips: int = DEFAULT_CHIPS
     spot_quota_chips: int = DEFAULT_CHIPS
@@ -56,9 +56,9 @@ class ComputeQuota:
 
 @dataclass(frozen=True)
 class ComputePlan:
-    """Compute Engine beyond its zones: quotas, machine types that it refuses, slow states."""
+    """Compute Engine, except its zones: quotas, refused machine types, slow states."""
 
-    usual: ComputeQuota
+    default_quota: ComputeQuota
     regions: Mapping[str, ComputeQuota]
     refused_types: tuple[str, ...]
     external_ip: bool
@@ -67,16 +67,16 @@ class ComputePlan:
 
     def quota(self, region: str) -> ComputeQuota:
         """Return the quota of a region."""
-        return self.regions.get(region, self.usual)
+        return self.regions.get(region, self.default_quota)
 
     def refuses(self, machine_type: str) -> bool:
-        """Whether a machine type needs an allowlist that the project is not on."""
+        """Whether a machine type needs an allowlist that does not include the project."""
         return any(fnmatchcase(machine_type, pattern) for pattern in self.refused_types)
 
 
 @dataclass(frozen=True)
 class KagglePlan:
-    """The account on Kaggle: its name, its hours a week, and how long a session is queued."""
+    """The Kaggle account: its name, its hours per week, and how long a session is queued."""
 
     username: str = "practice"
     tpu_hours: float = 20.0
@@ -115,7 +115,7 @@ class Scenario:
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario file; raises NotFoundError, or InvalidInputError that names the place."""
+    """Read a scenario file; raises NotFoundError, or InvalidInputError with the place."""
     try:
         with open_regular(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
@@ -132,7 +132,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
-    """Read a scenario; raises InvalidInputError that names the place."""
+    """Read a scenario; raises InvalidInputError with the place of the error."""
     top = ObjectReader(document, source)
     top.allow(
         "time_scale zones provision_s delete_s faults latency_ms rate_limits_per_minute buckets"
@@ -165,12 +165,12 @@ def parse_scenario(document: Any, *, source: str = "the scenario") -> Scenario:
 
 @cache
 def known_type(name: str) -> AcceleratorType:
-    """Describe an accelerator type; cached, because every request asks for one."""
+    """Describe an accelerator type; cached, because every request needs one."""
     return describe(name)
 
 
 def quota_id(generation: str, *, spot: bool) -> str:
-    """Return the id of Google's quota for a generation."""
+    """Return the ID of Google's quota for a generation."""
     entry: dict[str, str] = load_data("service")["generations"][generation]
     return entry["spot_quota" if spot else "quota"]
 
@@ -202,7 +202,7 @@ def _zone(name: str, zone: ObjectReader) -> ZonePlan:
 
 
 def _pools(pools: ObjectReader) -> dict[str, dict[float, int]]:
-    """Read pools: a number of chips, or the numbers from some second of the emulator on."""
+    """Read pools: numbers of chips, or maps from a time in seconds to the number from then on."""
     found: dict[str, dict[float, int]] = {}
     for name in pools:
         steps = pools.object(name) if isinstance(pools.value(name), dict) else None
@@ -215,7 +215,7 @@ def _pools(pools: ObjectReader) -> dict[str, dict[float, int]]:
 
 
 def _machine_types(name: str, zone: ObjectReader) -> tuple[str, ...]:
-    """Read the machine types of a zone; without any, those of its generations, or all."""
+    """Read the machine types of a zone; by default those of its generations, or all."""
     known = load_data("compute")["machine_types"]
     if "machine_types" in zone:
         chosen = tuple(zone.texts("machine_types"))
@@ -233,13 +233,13 @@ def _compute(part: ObjectReader) -> ComputePlan:
         "quota_chips spot_quota_chips regions refused_types external_ip single_host_attributes"
         " pending_delete_s"
     )
-    regions, usual = part.object("regions"), _compute_quota(part, ComputeQuota())
+    regions, default_quota = part.object("regions"), _compute_quota(part, ComputeQuota())
     for name in regions:
         regions.object(name).allow("quota_chips spot_quota_chips")
     slow = part.number("pending_delete_s", 0.0) if "pending_delete_s" in part else None
     return ComputePlan(
-        usual=usual,
-        regions={name: _compute_quota(regions.object(name), usual) for name in regions},
+        default_quota=default_quota,
+        regions={name: _compute_quota(regions.object(name), default_quota) for name in regions},
         refused_types=tuple(part.texts("refused_types")) if "refused_types" in part else _REFUSED,
         external_ip="external_ip" not in part or part.flag("external_ip"),
         single_host_attributes=part.flag("single_host_attributes"),
@@ -247,9 +247,9 @@ def _compute(part: ObjectReader) -> ComputePlan:
     )
 
 
-def _compute_quota(part: ObjectReader, usual: ComputeQuota) -> ComputeQuota:
-    chips = part.count("quota_chips", usual.quota_chips)
-    return ComputeQuota(chips, part.count("spot_quota_chips", usual.spot_quota_chips))
+def _compute_quota(part: ObjectReader, default_quota: ComputeQuota) -> ComputeQuota:
+    chips = part.count("quota_chips", default_quota.quota_chips)
+    return ComputeQuota(chips, part.count("spot_quota_chips", default_quota.spot_quota_chips))
 
 
 def _types(zone: ObjectReader) -> tuple[str, ...]:
@@ -308,12 +308,12 @@ def _colab(top: ObjectReader) -> ColabPlan:
 
 def _kaggle(account: ObjectReader) -> KagglePlan:
     account.allow("username tpu_hours used_hours queue_s phone_verified")
-    usual = KagglePlan()
+    default_quota = KagglePlan()
     return KagglePlan(
-        username=account.text("username", usual.username),
-        tpu_hours=account.number("tpu_hours", usual.tpu_hours),
-        used_hours=account.number("used_hours", usual.used_hours),
-        queue_s=account.number("queue_s", usual.queue_s),
+        username=account.text("username", default_quota.username),
+        tpu_hours=account.number("tpu_hours", default_quota.tpu_hours),
+        used_hours=account.number("used_hours", default_quota.used_hours),
+        queue_s=account.number("queue_s", default_quota.queue_s),
         phone_verified="phone_verified" not in account or account.flag("phone_verified"),
     )
 

@@ -1,4 +1,4 @@
-"""The emulator in this process: one world behind a gRPC and an HTTP port on loopback."""
+"""Run the emulator in this process, with a gRPC and an HTTP port on loopback."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ from tpuctl.clock import Clock
 from tpuctl.codec import to_plain
 from tpuctl.emulator.http import HttpApi, Reply, Route
 from tpuctl.emulator.machines import Machines, ticking
-from tpuctl.emulator.metadata import greet, metadata_api
+from tpuctl.emulator.metadata import answer_probe, metadata_api
 from tpuctl.emulator.multipart import batch_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
@@ -36,10 +36,10 @@ def serve(
 ) -> Iterator[Emulator]:
     """Run an emulator on loopback, in threads of this process, while the block runs.
 
-    With a `folder` it resumes the last emulator there. With a folder for `machines` every worker
-    is one that SSH reaches. Clients have to send the secret: by default that in the file that
-    TPUCTL_TPU_TOKEN_FILE names, or else a new one. Raises MissingExtraError, InvalidInputError
-    where the port is in use.
+    With a `folder`, it resumes the last emulator there. With a folder for `machines`, every
+    worker accepts SSH. Clients must send the secret: by default that in the file named by
+    TPUCTL_TPU_TOKEN_FILE, otherwise a new one. Raises MissingExtraError, or InvalidInputError if
+    the port is in use.
     """
     if secret is None:
         named = os.environ.get(TOKEN_FILE)
@@ -68,9 +68,9 @@ def serve_world(
     ports: Sequence[tuple[int, int]],
     machines: Path | None = None,
 ) -> Iterator[Emulator]:
-    """Serve a world on the first pair of ports (gRPC, HTTP) that is free; 0 is any port.
+    """Serve a world on the first free pair of ports (gRPC, HTTP); 0 means any port.
 
-    Without a secret, everybody on this machine can use it, and run commands as its user.
+    Without a secret, anyone on this machine can use it, and run commands as its user.
     """
     emulator = Emulator(world, clock, store, secret)
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def serve_world(
 
 @contextmanager
 def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
-    """Run a machine for every worker; without the extra `ssh` they exist in the API only."""
+    """Run a machine for every worker; without the extra `ssh`, they exist only in the API."""
     try:
         emulator.machines = machines = Machines(folder, emulator.http)
     except ModuleNotFoundError:
@@ -106,7 +106,7 @@ def _running_machines(emulator: Emulator, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _running_colab(emulator: Emulator, folder: Path) -> Iterator[None]:
-    """Serve Colab on a port of its own; without the extra `ssh` there is none."""
+    """Serve Colab on its own port, if the extra `ssh` is installed."""
     try:
         from tpuctl.emulator.colab._server import serve_colab
     except ModuleNotFoundError:
@@ -142,7 +142,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
         bill = Route(
             "GET /emulator/bill", lambda _: Reply(document={"charges": to_plain(emulator.bill())})
         )
-        greeting = Route("GET /", greet)
+        greeting = Route("GET /", answer_probe)
         storage, any_path = storage_apis(emulator, folder)
         kaggle = KaggleApi(emulator, folder / "kaggle")
         stack.callback(kaggle.sessions.close)
@@ -174,7 +174,7 @@ def _listening(emulator: Emulator, folder: Path, port: int, http_port: int) -> I
 
 
 def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
-    """Return the variables that point tpuctl, Google's libraries and others at an emulator."""
+    """Return the variables that point tpuctl, Google's libraries and others to an emulator."""
     project = emulator.scenario.project or "practice"
     place = f"http://{urlsplit(emulator.http).netloc}"
     has_secret = emulator.secret is not None
@@ -194,7 +194,7 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
         **{f"CLOUDSDK_AUTH_{name}": value for name, value in login.items()},
         "CLOUDSDK_CORE_PROJECT": project,
         "TENSORSTORE_GCS_HTTP_URL": emulator.http,
-        # Otherwise gcsfs looks for gRPC, with TLS, for a minute per operation.
+        # Otherwise gcsfs tries gRPC with TLS for a minute in each operation.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
     }
 
@@ -202,5 +202,5 @@ def exports(emulator: Emulator, token_file: str) -> dict[str, str]:
 def _port_in_use(port: int) -> InvalidInputError:
     return InvalidInputError(
         f"Could not listen on 127.0.0.1:{port}: the port is in use.",
-        hint="Choose another port, or 0 for any that is free.",
+        hint="Choose another port, or 0 for any free one.",
     )

@@ -1,4 +1,4 @@
-"""A running emulator: one world that many threads ask, its clock and its rate limits."""
+"""A running emulator: one world, used by many threads, with its clock and rate limits."""
 
 import base64
 import hmac
@@ -35,7 +35,7 @@ _WINDOW = timedelta(minutes=1)
 
 
 class ScaledClock:
-    """Emulated time: from `start` on, `scale` seconds pass in every real one."""
+    """Emulated time: from `start` on, `scale` seconds pass per real second."""
 
     def __init__(self, start: datetime, scale: float) -> None:
         self._start, self._scale = start, scale
@@ -58,7 +58,7 @@ class RateLimits:
         self._calls: dict[tuple[str, str], deque[datetime]] = defaultdict(deque)
 
     def check(self, call: Call, now: datetime) -> None:
-        """Count a call; raises ApiError that says when to try again where it is one too many."""
+        """Count a call; raises ApiError with the time to wait if the limit is exceeded."""
         limit = self._per_minute.get(call.method)
         if limit is None:
             return
@@ -85,9 +85,9 @@ def _are_equal(one: str, other: str) -> bool:
 class Emulator:
     """A running emulator.
 
-    `requests` are all that came: method, zone and name of each. `tokens` are the scopes of every
-    access token that was issued; they are valid until it ends. Anyone with its `secret` may do
-    everything; with None, so may everybody on this machine.
+    `requests` are all requests so far: method, zone and name. `tokens` are the scopes of every
+    access token that was issued; tokens are valid until the emulator ends. Anyone with its
+    `secret` may do everything; if it is None, so may anyone on this machine.
     """
 
     def __init__(self, world: World, clock: Clock, store: Store | None, secret: str | None) -> None:
@@ -106,19 +106,19 @@ class Emulator:
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario that is being played."""
+        """The scenario of this emulator."""
         return self.world.scenario
 
     def now(self) -> datetime:
-        """Return the emulated time, which never goes back."""
+        """Return the emulated time, which never goes backwards."""
         return max(self.clock.now(), self.world.now)
 
     def is_secret(self, text: str) -> bool:
-        """Whether a text is the secret, in a time that does not depend on how much is right."""
+        """Whether a text is the secret, compared in constant time."""
         return self.secret is not None and _are_equal(text, self.secret)
 
     def scopes(self, authorization: str) -> list[str] | None:
-        """Return what the sender of an Authorization header may do; None without a valid token."""
+        """Return the scopes of an Authorization header; None if its token is not valid."""
         scheme, _, shown = authorization.partition(" ")
         if scheme.lower() == "basic":
             try:
@@ -133,7 +133,7 @@ class Emulator:
         return next((scopes for token, scopes in issued if _are_equal(shown, token)), None)
 
     def answer(self, call: Call) -> Document:
-        """Answer one request; raises ApiError, also for one that could not be stored."""
+        """Answer one request; raises ApiError, also if the request could not be stored."""
         time.sleep(self.scenario.latency_ms / 1000)
         with self._lock:
             self.requests.append((call.method, call.zone, call.name))
@@ -148,7 +148,7 @@ class Emulator:
             try:
                 return apply(self.world, call, now)
             finally:
-                # An error reply counts for the planned faults, so it is stored as well.
+                # An error reply counts for the planned faults, so it is stored too.
                 if self._store and self.world.revision != before:
                     self._write(partial(self._store.record, call, now))
                 if self._write_failure:
@@ -161,7 +161,7 @@ class Emulator:
             return self.world
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers of every reply: the time, which a restart does not turn back."""
+        """Return the headers of every reply: the time, which a restart does not set back."""
         with self._lock:
             now = self.now()
             if self._store:
@@ -186,18 +186,18 @@ class Emulator:
         }
 
     def bill(self) -> list[Charge]:
-        """Return what every use of chips has cost until now, of Cloud TPU and Compute Engine."""
+        """Return the cost so far of every use of chips, on Cloud TPU and Compute Engine."""
         return self.advance().bill()
 
     def _advance(self, now: datetime) -> None:
         advance(self.world, now)
         if self.machines:
-            self.machines.match(self.world)
+            self.machines.sync(self.world)
 
     def _write(self, write: Callable[[], None]) -> None:
         """Store something; after a failure every request fails.
 
-        The state in memory is then no longer the one on disk that a restart would bring back.
+        The state in memory then differs from the one on disk that a restart would restore.
         """
         try:
             write()

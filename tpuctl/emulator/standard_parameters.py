@@ -1,4 +1,4 @@
-"""What every API of Google understands in a request: standard parameters, selected fields."""
+"""What all Google APIs accept in a request: standard parameters, selected fields."""
 
 import re
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ _FORM = "application/x-www-form-urlencoded"
 _LARGEST_QUERY_BYTES = 1 << 20
 
 Mask = dict[str, "Mask"]
-"""Selected fields, each with what is selected below it; an empty mask selects everything."""
+"""Selected fields, each with the mask of its subfields; an empty mask selects everything."""
 
 
 class _Lookup(Protocol):
@@ -26,14 +26,14 @@ class _Body(Protocol):
 
 
 def is_standard(name: str) -> bool:
-    """Whether a parameter is one that every method has, also in a form such as `$alt`."""
+    """Whether every method has a parameter, also in a form such as `$alt`."""
     return name in _STANDARD or name.startswith("$")
 
 
 def actual_request(
     verb: str, query: str, headers: _Lookup, body: _Body
 ) -> tuple[str, dict[str, str]]:
-    """Return verb and parameters; a client sends what is too long for an address as a form."""
+    """Return verb and parameters; a client sends a query that is too long for a URL as a form."""
     if verb == "POST" and (wanted := headers.get("X-HTTP-Method-Override")):
         verb = wanted.upper()
         if str(headers.get("Content-Type")).startswith(_FORM):
@@ -42,7 +42,7 @@ def actual_request(
 
 
 def read_mask(query: _Lookup, headers: _Lookup) -> Mask:
-    """Read which fields of a reply are wanted, as in `a,b/c,d(e,f)`; raises ValueError."""
+    """Read the requested fields of a reply, such as `a,b/c,d(e,f)`; raises ValueError."""
     text = query.get("fields") or query.get("$fields") or headers.get("X-Goog-FieldMask") or ""
     tokens = re.findall(r"[^(),/.]+|[(),/.]", "".join(text.split()))
     if not tokens:
@@ -76,7 +76,7 @@ def _read_fields(tokens: list[str]) -> Mask:
 
 
 def select_fields(value: Any, mask: Mask) -> Any:
-    """Return the selected part of a reply; of a list, the selected part of each item."""
+    """Return the selected part of a reply, or of each item of a list."""
     if isinstance(value, list):
         return [select_fields(item, mask) for item in value]
     if not mask or not isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""The service as a pure state machine: a request and a time in, a reply or an error out.
+"""The service as a pure state machine: takes a request and a time, gives a reply or an error.
 
 CREATING -> READY -> STOPPING -> STOPPED -> STARTING -> READY
 CREATING -> gone            stockout, or preempted while being created
 READY -> REPAIRING -> READY maintenance
-READY -> PREEMPTED, TERMINATED: dead, but there until deleted
+READY -> PREEMPTED, TERMINATED: dead, but exists until deleted
 any -> DELETING -> gone
 
 CREATING -> ACCEPTED -> WAITING_FOR_RESOURCES -> PROVISIONING -> ACTIVE
@@ -22,7 +22,7 @@ from tpuctl.emulator.compute import service as compute
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.documents import node_document, operation_document, page, queued_document
 from tpuctl.emulator.errors import ApiError, api_error, project_number
-from tpuctl.emulator.faults import UNFINISHED, CallFault, is_about
+from tpuctl.emulator.faults import UNFINISHED, CallFault, fault_matches
 from tpuctl.emulator.methods import METHODS, Call, Document
 from tpuctl.emulator.operations import Failure
 from tpuctl.emulator.resources import Key
@@ -51,11 +51,11 @@ _STARTS: dict[str, Callable[[World, Call, Failure | None], Document]] = {
 def apply(world: World, call: Call, now: datetime) -> Document:
     """Advance to `now`, then answer a request; raises ApiError.
 
-    A `now` before the last one counts as the last one: emulated time never goes back.
+    A `now` before the last one counts as the last one: emulated time never goes backwards.
     """
     advance(world, now)
     due = world.call_faults.due(
-        lambda plan: plan.on == call.method and is_about(plan, call.zone, call.name)
+        lambda plan: plan.on == call.method and fault_matches(plan, call.zone, call.name)
     )
     fault = due[0] if due else None
     is_compute = call.method in COMPUTE_METHODS
@@ -70,7 +70,7 @@ def apply(world: World, call: Call, now: datetime) -> Document:
         act = compute.answer if is_compute else _answer
         answer = act(world, call, failure, is_unfinished=is_unfinished)
     finally:
-        # What this request made due at once must not wait for the next request.
+        # Events that this request made due must not wait for the next request.
         advance(world, now)
     if fault and error and fault.after_accept:
         raise error
@@ -89,7 +89,7 @@ def _answer(world: World, call: Call, failure: Failure | None, *, is_unfinished:
 
 
 def advance(world: World, now: datetime) -> None:
-    """Advance to `now`: every event until then happens at its own moment."""
+    """Advance to `now`: every event until then happens at its own time."""
     _settle(world)
     while event := world.pop_due(now):
         event.action(world, *event.arguments)
@@ -98,7 +98,7 @@ def advance(world: World, now: datetime) -> None:
 
 
 def _settle(world: World) -> None:
-    """Review what depends on others that changed, until nothing changes any more."""
+    """Update what depends on changed resources, until nothing changes any more."""
     while world.changed_queued or world.freed_zones or world.compute.changed:
         freed = sorted(world.freed_zones)
         world.freed_zones.clear()
@@ -150,7 +150,7 @@ def _check_place(world: World, call: Call) -> None:
 def _list(
     world: World, call: Call, field: str, known: Mapping[Key, T], show: Callable[[T], Document]
 ) -> Document:
-    """List one page of the resources of a zone, or of all zones that can be reached."""
+    """List one page of the resources of a zone, or of all reachable zones."""
     lost = world.unreachable_zones(call) if call.zone == ALL_ZONES else set()
     listed = [
         (f"{key.zone}/{key.name}", item)

@@ -1,7 +1,7 @@
-"""The state of an emulator on disk: the log of its requests, and the time.
+"""The state of an emulator on disk: a log of its requests, and the time.
 
-The state machine is deterministic, so the requests and their times are the state. A line that a
-crash left incomplete was never answered, and is dropped.
+The state machine is deterministic, so replaying the requests at their times restores the state. A
+line that a crash left incomplete was never answered, and is dropped.
 """
 
 import json
@@ -27,7 +27,7 @@ _CLOCK_BYTES = 32
 
 
 class Store:
-    """The log of one world, and the last time that a client was told."""
+    """The log of one world, and the last time that a client saw."""
 
     def __init__(self, folder: Path) -> None:
         self._log, self._clock = folder / "requests.jsonl", folder / "time"
@@ -46,7 +46,7 @@ class Store:
         return parse_scenario(header["scenario"], source=str(self._log)) if header else None
 
     def create(self, scenario: Scenario, *, seed: str, now: datetime) -> World:
-        """Replace the stored world with a new one."""
+        """Replace the stored world."""
         with translated_write_errors(self._log):
             self._log.unlink(missing_ok=True)
             shutil.rmtree(self.storage, ignore_errors=True)
@@ -60,7 +60,7 @@ class Store:
         return World(scenario, seed=seed, now=now)
 
     def resume(self) -> World:
-        """Rebuild the world from its log; raises InvalidInputError where that is damaged."""
+        """Rebuild the world from its log; raises InvalidInputError if that is damaged."""
         lines = self._lines()
         try:
             header = next(lines)
@@ -71,7 +71,7 @@ class Store:
             world = World(scenario, seed=header["seed"], now=start)
             for line in lines:
                 at = datetime.fromisoformat(line["at"])
-                # A request that failed is stored because it counted for a planned fault.
+                # A failed request is stored too, because it counts for planned faults.
                 with suppress(ServiceError):
                     apply(world, from_plain(Call, line["call"]), at)
         except (ValueError, KeyError, TypeError) as error:
@@ -83,7 +83,7 @@ class Store:
         return world
 
     def last_time(self, world: World) -> datetime:
-        """Return the last time that a client was told, or that of the world if it is later."""
+        """Return the last time that a client saw, or that of the world if it is later."""
         try:
             stored = datetime.fromisoformat(self._clock.read_text(encoding="ascii").strip())
         except (OSError, ValueError):
@@ -96,7 +96,7 @@ class Store:
         append_line(self._log, line, private=True)
 
     def save_time(self, now: datetime) -> None:
-        """Store the time, in one small write that a kill cannot leave half done."""
+        """Store the time, in one small write that a kill cannot interrupt."""
         with translated_write_errors(self._clock):
             descriptor = os.open(self._clock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:

@@ -1,4 +1,4 @@
-"""Strict reading of JSON: whatever is not understood is an error that names its place."""
+"""Strict reading of JSON: anything unknown or invalid is an error with its place."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,12 @@ from typing import Any
 from tpuctl.errors import InvalidInputError
 
 _SHOWN = 60
-# Thirty years in seconds: no date can overflow.
+# Thirty years in seconds, so that no date can overflow.
 _MOST = 1e9
 
 
 def parse_json(data: bytes, path: Path) -> Any:
-    """Parse a scenario file: no repeated keys, no NaN; raises InvalidInputError."""
+    """Parse a scenario file without repeated keys and NaN; raises InvalidInputError."""
     try:
         return json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -21,7 +21,7 @@ def parse_json(data: bytes, path: Path) -> Any:
 
 
 class ObjectReader:
-    """One object of a document, and its place there."""
+    """One JSON object of a document, and its place there."""
 
     def __init__(self, value: Any, source: str, place: str = "") -> None:
         self._source, self._place = source, place
@@ -30,13 +30,13 @@ class ObjectReader:
         self._values: dict[str, Any] = value
 
     def error(self, key: str, problem: str) -> InvalidInputError:
-        """Make the error for the value of a key, or for the object itself."""
+        """Make an error about the value of a key, or about the object itself."""
         place = ".".join(part for part in (self._place, key) if part)
         where = f"{self._source}: {place}" if place else self._source
         return InvalidInputError(f"{where} {problem}.", hint="See docs/emulator.md for all keys.")
 
     def allow(self, names: str) -> None:
-        """Refuse every key that is not among these."""
+        """Reject every key that is not among these."""
         known = names.split()
         for key in self._values:
             if key not in known:
@@ -49,11 +49,11 @@ class ObjectReader:
         return key in self._values
 
     def value(self, key: str) -> Any:
-        """Return a value as it is."""
+        """Return a value unchecked."""
         return self._values[key]
 
     def text(self, key: str, default: str) -> str:
-        """Read a string that is not empty."""
+        """Read a non-empty string."""
         value = self._values.get(key, default)
         if key in self and not (isinstance(value, str) and value):
             raise self.error(key, f"must be a non-empty string, not {_short(value)}")
@@ -67,7 +67,7 @@ class ObjectReader:
         return value
 
     def flag(self, key: str) -> bool:
-        """Read true or false; false where the key is missing."""
+        """Read true or false; false if the key is missing."""
         value = self._values.get(key, False)
         if not isinstance(value, bool):
             raise self.error(key, f"must be true or false, not {_short(value)}")
@@ -96,7 +96,7 @@ class ObjectReader:
         return int(value)
 
     def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
-        """Read one of several words."""
+        """Read one of several strings."""
         value = self._values.get(key, default)
         if value is None:
             raise self.error(key, f"is missing; it must be one of {', '.join(options)}")
@@ -105,12 +105,12 @@ class ObjectReader:
         return str(value)
 
     def object(self, key: str) -> "ObjectReader":
-        """Read an object below this one; empty where the key is missing."""
+        """Read an object inside this one; empty if the key is missing."""
         place = f"{self._place}.{key}" if self._place else key
         return ObjectReader(self._values.get(key, {}), self._source, place)
 
     def objects(self, key: str) -> "list[ObjectReader]":
-        """Read a list of objects; empty where the key is missing."""
+        """Read a list of objects; empty if the key is missing."""
         value = self._values.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, f"must be a list, not {_short(value)}")

@@ -98,7 +98,7 @@ def check_fields(document: Document) -> None:
 
 
 def read_window(policy: Document, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """Read from when and until when a queued resource may be provisioned."""
+    """Read the period in which a queued resource may be provisioned."""
     interval = policy.get("validInterval", {})
     opens = _moment(policy, "validAfter", now) or _time(interval.get("startTime"))
     closes = _moment(policy, "validUntil", now) or _time(interval.get("endTime"))
@@ -108,9 +108,9 @@ def read_window(policy: Document, now: datetime) -> tuple[datetime | None, datet
 
 
 def in_emulated_time(policy: Document, now: datetime, real: datetime) -> Document:
-    """Move a window to the emulated future if it has passed here, but not on the client's clock.
+    """Move a period to the emulated future if it is past here, but not by the client's clock.
 
-    Clients such as gcloud add what a user asked for to the time of their machine.
+    Clients such as gcloud add the requested durations to the time of their own machine.
     """
     moments = [policy.get(key) for key in _MOMENTS]
     interval = policy.get("validInterval", {})

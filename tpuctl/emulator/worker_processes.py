@@ -1,4 +1,4 @@
-"""The processes of an emulated worker; run as a program, one that holds its chips."""
+"""The processes of an emulated worker; run as a program, this module holds its chips."""
 
 import argparse
 import os
@@ -7,13 +7,13 @@ import signal
 from pathlib import Path
 
 MARK = "TPUCTL_EMULATED_WORKER"
-"""Marks the environment of every process that runs on an emulated worker."""
+"""Marks the environment of every process on an emulated worker."""
 
 DEVICES = "TPUCTL_EMULATED_DEVICES"
-"""The folder that stands for /dev on an emulated worker, with a file for each chip."""
+"""The folder that replaces /dev on an emulated worker, with a file for each chip."""
 
 PORTS = "TPU_RUNTIME_METRICS_PORTS"
-"""libtpu's variable for the ports where it serves metrics."""
+"""libtpu's variable for the ports on which it serves metrics."""
 
 HBM_BYTES = "TPUCTL_EMULATED_HBM_BYTES"
 """The memory of each chip of an emulated worker."""
@@ -29,7 +29,7 @@ def kill_everything(folder: Path) -> None:
             if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 os.kill(int(name), signal.SIGKILL)
         except OSError:
-            # It has ended meanwhile, or belongs to another user.
+            # It has ended in the meantime, or belongs to another user.
             continue
 
 

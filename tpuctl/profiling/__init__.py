@@ -1,1 +1,1 @@
-"""Input pipelines: what each stage costs, and whether the device waits for them."""
+"""Profile input pipelines: what each stage costs, and whether the device waits for input."""

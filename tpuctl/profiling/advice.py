@@ -1,39 +1,39 @@
 """What to change, the predicted gain, and how. Pure.
 
 A prediction removes CPU time from stages and divides the rest into the vCPU time that the pipeline
-got; advice that is not predicted to gain anything is not given. Rules of tf.data pipelines are in
-`advice_tf_data`; here are those of Python pipelines (PyTorch, Grain, any iterable) and the shared
-ones.
+got. Advice without a predicted gain is not given. Rules for tf.data pipelines are in
+`advice_tf_data`; this module has those for Python pipelines (PyTorch, Grain, any iterable) and the
+shared ones.
 """
 
 import math
 from collections.abc import Callable
 
 from tpuctl.profiling import advice_tf_data as tf_data
-from tpuctl.profiling.case import PYTHON_KINDS, Situation
+from tpuctl.profiling.case import PYTHON_KINDS, AdviceInputs
 from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
 
-# More threads or workers cost memory and start-up time, and storage answers no faster.
+# More threads or workers cost memory and start-up time, and do not make storage faster.
 MOST_WAITING_LANES = 32
-# Advice to pay for other or more machines.
+# Advice that costs money: other or more machines.
 COSTS_MONEY = ("more_vcpus", "data_service")
-Rule = Callable[[Situation], Advice | None]
+Rule = Callable[[AdviceInputs], Advice | None]
 
 
-def advise(situation: Situation) -> tuple[Advice, ...]:
-    """Collect the advice that fits the verdict: what costs nothing first, then the greatest gain.
+def advise(inputs: AdviceInputs) -> tuple[Advice, ...]:
+    """Collect the advice that fits the verdict: free advice first, then by gain.
 
-    Gains beyond what saturates the device count alike; the order of the rules then decides.
+    Gains beyond saturating the device count as equal; then the order of the rules decides.
     """
-    measured = situation.case.measured
+    measured = inputs.case.measured
     is_python = measured.kind in PYTHON_KINDS or "loader" in measured.settings
-    rules = (PYTHON_RULES if is_python else TF_DATA_RULES).get(situation.finding.verdict, ())
-    given = [advice for rule in rules if (advice := rule(situation))]
-    least = situation.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
+    rules = (PYTHON_RULES if is_python else TF_DATA_RULES).get(inputs.finding.verdict, ())
+    given = [advice for rule in rules if (advice := rule(inputs))]
+    least = inputs.case.examples_per_s * (1 + load_facts("relative_costs.json")["least_gain"])
     worth = [a for a in given if not (a.predicted_examples_per_s or least) < least]
-    enough = situation.case.device_examples_per_s or math.inf
+    enough = inputs.case.device_examples_per_s or math.inf
     return tuple(
         sorted(
             worth,
@@ -42,54 +42,54 @@ def advise(situation: Situation) -> tuple[Advice, ...]:
     )
 
 
-def _more_vcpus(at: Situation) -> Advice | None:
+def _more_vcpus(inputs: AdviceInputs) -> Advice | None:
     """A host with more vCPUs, if they are the bottleneck."""
-    needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
-    if needed is None or device is None or needed <= at.usable_vcpus:
+    needed, device = inputs.vcpus.needed_to_saturate, inputs.case.device_examples_per_s
+    if needed is None or device is None or needed <= inputs.usable_vcpus:
         return None
-    high, used = at.vcpus.high or needed, at.vcpus.used or 0.0
-    far = needed > at.case.limits.longest_extrapolation * used
+    high, used = inputs.vcpus.high or needed, inputs.vcpus.used or 0.0
+    far = needed > inputs.case.limits.longest_extrapolation * used
     doubt = f", extrapolated far from {used:.2g}" if far else ""
-    return at.advice(
+    return inputs.advice(
         "more_vcpus",
-        f"Use a host with {math.ceil(needed)} vCPUs: {at.vcpus.low:.1f} to {high:.1f} are needed"
-        f"{doubt}.",
+        f"Use a host with {math.ceil(needed)} vCPUs: {inputs.vcpus.low:.1f} to {high:.1f} "
+        f"are needed{doubt}.",
         "tpuctl types shows how many vCPUs each TPU host has",
         device,
     )
 
 
-def _neighbours(at: Situation) -> Advice | None:
+def _neighbours(inputs: AdviceInputs) -> Advice | None:
     """Fewer other processes."""
-    cpu = at.case.own + at.case.others
-    rate = at.case.examples_per_s * cpu / at.case.own if at.case.own else None
-    return at.advice(
+    cpu = inputs.case.own + inputs.case.others
+    rate = inputs.case.examples_per_s * cpu / inputs.case.own if inputs.case.own else None
+    return inputs.advice(
         "neighbours",
-        f"Free the {at.case.others:.0%} of the vCPUs that other processes use.",
+        f"Free the {inputs.case.others:.0%} of the vCPUs that other processes use.",
         "find them with top, then stop them or move the training",
         rate,
     )
 
 
-def _quota(at: Situation) -> Advice | None:
+def _quota(inputs: AdviceInputs) -> Advice | None:
     """A larger share of the machine for this container."""
-    visible = at.case.free.signals.vcpus_visible
-    return at.advice(
+    visible = inputs.case.free.signals.vcpus_visible
+    return inputs.advice(
         "quota",
-        f"Raise the CPU limit: the container may use {at.usable_vcpus:g} of {visible} vCPUs.",
+        f"Raise the CPU limit: the container may use {inputs.usable_vcpus:g} of {visible} vCPUs.",
         "raise the CPU limit of the container (docker --cpus, Kubernetes resources.limits.cpu)",
-        at.case.examples_per_s * visible / at.usable_vcpus,
+        inputs.case.examples_per_s * visible / inputs.usable_vcpus,
     )
 
 
-def _workers(at: Situation) -> Advice | None:
-    """More worker processes, if the present ones leave vCPUs idle."""
-    count = max(2, math.ceil(at.usable_vcpus))
-    measured = at.case.measured
+def _workers(inputs: AdviceInputs) -> Advice | None:
+    """More worker processes, if the existing ones leave vCPUs idle."""
+    count = max(2, math.ceil(inputs.usable_vcpus))
+    measured = inputs.case.measured
     in_processes = measured.settings.get("num_workers") or 0
-    if not at.total_ms or in_processes >= count or at.case.own >= at.case.limits.busy:
+    if not inputs.total_ms or in_processes >= count or inputs.case.own >= inputs.case.limits.busy:
         return None
-    if not in_processes and at.finding.verdict == "stolen" and at.case.has_threads:
+    if not in_processes and inputs.finding.verdict == "stolen" and inputs.case.has_threads:
         return None
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
@@ -101,27 +101,27 @@ def _workers(at: Situation) -> Advice | None:
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
         f"functions in {count} workers",
     )
-    names = ", ".join(s.name for s in at.stages if s.is_notable) or "the pipeline"
-    return at.advice(
+    names = ", ".join(s.name for s in inputs.stages if s.is_notable) or "the pipeline"
+    return inputs.advice(
         "workers",
         f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
         line,
-        at.usable_vcpus * max(0.0, 1 - at.case.others) * 1000 / at.total_ms,
+        inputs.usable_vcpus * max(0.0, 1 - inputs.case.others) * 1000 / inputs.total_ms,
         Change("workers", count) if measured.kind in ("torch", "grain") else None,
     )
 
 
-def _wait_together(at: Situation) -> Advice | None:
+def _wait_together(inputs: AdviceInputs) -> Advice | None:
     """More calls that wait at the same time, which needs no vCPU."""
-    index = at.finding.bottleneck
+    index = inputs.finding.bottleneck
     if index is None:
         return None
-    stage, measured = at.stages[index], at.case.measured
+    stage, measured = inputs.stages[index], inputs.case.measured
     kind = measured.settings.get("loader", measured.kind)
     count = min(MOST_WAITING_LANES, 4 * (stage.parallelism or measured.lanes or 1))
-    limits = [count * 1000 / sum(each.active_ms_per_example for each in at.stages)]
-    if at.full_rate:
-        limits.append(at.full_rate)
+    limits = [count * 1000 / sum(each.active_ms_per_example for each in inputs.stages)]
+    if inputs.full_rate:
+        limits.append(inputs.full_rate)
     lines = {
         "torch": f"DataLoader(..., num_workers={count})",
         "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
@@ -129,7 +129,7 @@ def _wait_together(at: Situation) -> Advice | None:
         f"{measured.settings.get('loader_class')}",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
-    return at.advice(
+    return inputs.advice(
         "parallel_calls",
         f"Let {count} calls of {stage.name} wait at the same time; waiting needs no vCPU.",
         lines.get(kind, threads),
@@ -138,45 +138,45 @@ def _wait_together(at: Situation) -> Advice | None:
     )
 
 
-def _buffer_batches(at: Situation) -> Advice | None:
+def _buffer_batches(inputs: AdviceInputs) -> Advice | None:
     lines = {
         "torch": "DataLoader(..., num_workers=2, prefetch_factor=8)",
         "grain": "grain.ReadOptions(prefetch_buffer_size=...) with room for several batches",
     }
-    return at.advice(
+    return inputs.advice(
         "prefetch",
         "Batches arrive unevenly: buffer more of them.",
-        lines.get(at.case.measured.kind, "read ahead in a thread with a queue of 8 batches"),
+        lines.get(inputs.case.measured.kind, "read ahead in a thread with a queue of 8 batches"),
         None,
     )
 
 
-def _cache_shards(at: Situation) -> Advice | None:
-    """Run the functions once, several times if they are random, and keep what they return."""
-    kept = [s for s in at.stages if s.op not in ("Batch", "Transfer") and s.name != "collate"]
+def _cache_shards(inputs: AdviceInputs) -> Advice | None:
+    """Run the functions once, or several times if they are random, and store the results."""
+    kept = [s for s in inputs.stages if s.op not in ("Batch", "Transfer") and s.name != "collate"]
     share = sum(stage.share_of_cpu for stage in kept)
-    if share < at.case.limits.residual or at.case.measured.kind == "iterable":
+    if share < inputs.case.limits.residual or inputs.case.measured.kind == "iterable":
         return None
     saved = sum(stage.cpu_ms_per_example for stage in kept)
     names = ", ".join(s.name for s in kept if s.is_notable)
     random = ", ".join(s.name for s in kept if s.is_random)
     how = f"{tf_data.VARIANTS} times, since {random} is random," if random else "once"
     variants = f" --variants {tf_data.VARIANTS}" if random else ""
-    return at.advice(
+    return inputs.advice(
         "cached_variants",
         f"Run {names} {how} and keep the results.",
-        f"tpuctl data cache {tf_data.function_of(at)} DST{variants}",
-        at.rate_with(max(at.total_ms - saved, tf_data.READ_SHARE * at.total_ms)),
+        f"tpuctl data cache {tf_data.function_of(inputs)} DST{variants}",
+        inputs.rate_with(max(inputs.total_ms - saved, tf_data.READ_SHARE * inputs.total_ms)),
     )
 
 
-def _fewer_bytes(at: Situation) -> Advice | None:
+def _fewer_bytes(inputs: AdviceInputs) -> Advice | None:
     """Convert to floats on the device."""
-    return at.advice(
+    return inputs.advice(
         "fewer_bytes",
         "Send the numbers as stored, one byte each, and convert them to floats on the device.",
         "keep arrays uint8 until the step; there: x.astype(jax.numpy.bfloat16) / 255"
-        if at.case.measured.kind in PYTHON_KINDS
+        if inputs.case.measured.kind in PYTHON_KINDS
         else "end the pipeline in tf.uint8; in the step: tf.cast(images, tf.bfloat16) / 255",
         None,
     )

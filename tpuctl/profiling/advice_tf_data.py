@@ -5,7 +5,7 @@ import re
 import shlex
 
 from tpuctl.profiling.align import trunk
-from tpuctl.profiling.case import Situation, serial_runs
+from tpuctl.profiling.case import AdviceInputs, serial_runs
 from tpuctl.profiling.models import Advice, Stage
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
@@ -14,34 +14,34 @@ from tpuctl.units import format_bytes
 PRESIZE_SHARE, NOTABLE = 0.4, 0.15
 CHANNELS = 3
 VARIANTS, WORKER_VCPUS = 4, 8
-# Sources that need no cache.
+# Sources that do not need a cache.
 IN_MEMORY = ("Tensor", "TensorSlice", "Range")
-# Reading a cached example costs at least this share of making it: nothing is free.
+# Reading a cached example costs at least this share of producing it.
 READ_SHARE = 0.05
 # module:function or path.py:function
 _FUNCTION = re.compile(r".+:[^\W\d]\w*")
 
 
-def presize(at: Situation) -> Advice | None:
+def presize(inputs: AdviceInputs) -> Advice | None:
     """Decode and resize images once, not in every epoch."""
-    decode, resize = at.named("decode"), at.named("resize")
-    if at.case.measured.kind != "photos" or not decode or not resize:
+    decode, resize = inputs.named("decode"), inputs.named("resize")
+    if inputs.case.measured.kind != "photos" or not decode or not resize:
         return None
     share = decode.share_of_cpu + resize.share_of_cpu
     if share < PRESIZE_SHARE or not decode.bytes_per_example:
         return None
     facts = load_facts("relative_costs.json")
     photo_pixels = decode.bytes_per_example / CHANNELS
-    record_pixels = at.image_size**2 * facts["record_decode_per_pixel"]
+    record_pixels = inputs.image_size**2 * facts["record_decode_per_pixel"]
     record_pixels += facts["record_overhead_pixels"]
     record = decode.cpu_ms_per_example * min(1.0, record_pixels / photo_pixels)
-    read = at.named("read")
+    read = inputs.named("read")
     gone = decode.cpu_ms_per_example + resize.cpu_ms_per_example
     gone += read.cpu_ms_per_example if read else 0.0
-    rate = at.rate_with(at.total_ms - gone + record, dropped=("read", "decode", "resize"))
-    size, folder = at.image_size, at.target.rstrip("/")
+    rate = inputs.rate_with(inputs.total_ms - gone + record, dropped=("read", "decode", "resize"))
+    size, folder = inputs.image_size, inputs.target.rstrip("/")
     shards = f"{folder}-{size}"
-    return at.advice(
+    return inputs.advice(
         "presize",
         f"Resize the images once, not in every epoch: that takes {share:.0%} of the CPU time.",
         f"tpuctl data presize {shlex.quote(folder)} {shlex.quote(shards)} --size {size}",
@@ -50,13 +50,13 @@ def presize(at: Situation) -> Advice | None:
     )
 
 
-def scaled_decode(at: Situation) -> Advice | None:
+def scaled_decode(inputs: AdviceInputs) -> Advice | None:
     """Let the JPEG decoder downscale large images."""
-    stage = max(at.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
+    stage = max(inputs.stages, key=lambda stage: stage.cpu_ms_per_example, default=None)
     if stage is None or not stage.decodes_jpeg or not stage.bytes_per_example:
         return None
-    needed = _needed_side(at, stage)
-    if needed is None or at.case.measured.kind == "shards":
+    needed = _needed_side(inputs, stage)
+    if needed is None or inputs.case.measured.kind == "shards":
         return None
     side = (stage.bytes_per_example / CHANNELS / 1.5) ** 0.5
     ratio = next((each for each in (8, 4, 2) if side / each >= needed), None)
@@ -64,38 +64,40 @@ def scaled_decode(at: Situation) -> Advice | None:
         return None
     factor = load_facts("relative_costs.json")["scaled_decode"][str(ratio)]
     saved = stage.cpu_ms_per_example * (1 - factor)
-    return at.advice(
+    return inputs.advice(
         "scaled_decode",
         f"Decode at 1/{ratio} of the size: only {needed} pixels are needed.",
         f"tf.io.decode_jpeg(content, channels=3, ratio={ratio}) in {stage.location or stage.name}",
-        at.rate_with(at.total_ms - saved),
+        inputs.rate_with(inputs.total_ms - saved),
         Change("ratio", ratio),
     )
 
 
-def _needed_side(at: Situation, decode: Stage) -> int | None:
-    """The side of the image that is left after decoding; None if that is random or not known."""
-    if at.case.measured.kind == "photos":
-        return at.image_size
+def _needed_side(inputs: AdviceInputs, decode: Stage) -> int | None:
+    """The side length that is needed after decoding; None if that is random or unknown."""
+    if inputs.case.measured.kind == "photos":
+        return inputs.image_size
     small = (decode.bytes_per_example or 0.0) / 4
-    later = at.stages[decode.index + 1 :]
+    later = inputs.stages[decode.index + 1 :]
     shrunk = next((each for each in later if 0 < (each.bytes_per_example or 0.0) < small), None)
-    # A random box may be as small as it likes, and is cut out of the whole image.
-    if shrunk is None or any(each.is_random for each in at.stages[decode.index : shrunk.index + 1]):
+    # A random box may be arbitrarily small, and is cut out of the whole image.
+    if shrunk is None or any(
+        each.is_random for each in inputs.stages[decode.index : shrunk.index + 1]
+    ):
         return None
-    # As bytes; floats would be fewer pixels.
+    # Assumes one byte per channel; with floats, it would be fewer pixels.
     return math.ceil(math.sqrt((shrunk.bytes_per_example or 0.0) / CHANNELS))
 
 
-def cache(at: Situation) -> Advice | None:
+def cache(inputs: AdviceInputs) -> Advice | None:
     """Keep the data set in memory, if it fits."""
-    examples, host = at.case.measured.input.examples, at.case.measured.host
-    first = next((i for i, stage in enumerate(at.stages) if stage.is_random), None)
+    examples, host = inputs.case.measured.input.examples, inputs.case.measured.host
+    first = next((i for i, stage in enumerate(inputs.stages) if stage.is_random), None)
     if first is None:
-        first = next((i for i, stage in enumerate(at.stages) if "Batch" in stage.op), None)
-    if not first or not examples or at.named("cache"):
+        first = next((i for i, stage in enumerate(inputs.stages) if "Batch" in stage.op), None)
+    if not first or not examples or inputs.named("cache"):
         return None
-    before = at.stages[:first]
+    before = inputs.stages[:first]
     passing = ("Prefetch", "Shuffle")
     stage = next((each for each in reversed(before) if each.op not in passing), before[-1])
     again = any("Shuffle" in each.op for each in before[: stage.index + 1])
@@ -104,52 +106,52 @@ def cache(at: Situation) -> Advice | None:
     if not size or size > share * host.memory_available_bytes or stage.op in IN_MEMORY:
         return None
     saved = sum(each.cpu_ms_per_example for each in before)
-    return at.advice(
+    return inputs.advice(
         "cache",
         f"Keep the data set in memory after {stage.name}: {format_bytes(size)} of "
         f"{format_bytes(host.memory_available_bytes)}; helps from the second epoch on.",
         f"dataset.cache() after {stage.location or stage.name}"
         f"{', then shuffle: it keeps the order too' if again else ''}",
-        at.rate_with(at.total_ms - saved, dropped=tuple(each.name for each in before)),
+        inputs.rate_with(inputs.total_ms - saved, dropped=tuple(each.name for each in before)),
         Change("cache", location=stage.location) if stage.location else None,
     )
 
 
-def leave_python(at: Situation) -> Advice | None:
+def leave_python(inputs: AdviceInputs) -> Advice | None:
     """Replace a Python function that holds the interpreter lock."""
-    index = at.finding.bottleneck
+    index = inputs.finding.bottleneck
     if index is None:
         return None
-    stage = at.stages[index]
-    return at.advice(
+    stage = inputs.stages[index]
+    return inputs.advice(
         "python_to_ops",
         f"{stage.name} holds the interpreter lock, so only one call runs at a time.",
         f"write {stage.location or stage.name} with TensorFlow operations, or run it in processes",
-        at.full_rate,
+        inputs.full_rate,
     )
 
 
-def threadpool(at: Situation) -> Advice | None:
+def threadpool(inputs: AdviceInputs) -> Advice | None:
     """More threads: for calls that wait, or one for each vCPU."""
-    index = at.finding.bottleneck
+    index = inputs.finding.bottleneck
     if index is None:
         return None
-    if at.case.blocked < at.case.limits.blocked_share:
-        threads = math.ceil(at.usable_vcpus)
-        return at.advice(
+    if inputs.case.blocked < inputs.case.limits.blocked_share:
+        threads = math.ceil(inputs.usable_vcpus)
+        return inputs.advice(
             "threadpool",
             f"Use {threads} threads, one for each vCPU.",
             f"options.threading.private_threadpool_size = {threads}, or leave it unset",
-            at.full_rate,
+            inputs.full_rate,
         )
-    stage = at.stages[index]
+    stage = inputs.stages[index]
     calls = max(16, stage.parallelism or 1)
     limits = [calls * 1000 / stage.active_ms_per_example]
-    if at.full_rate:
-        limits.append(at.full_rate)
+    if inputs.full_rate:
+        limits.append(inputs.full_rate)
     is_parallel = stage.parallelism is not None and stage.parallelism >= calls
     also = f" and num_parallel_calls={calls} in {stage.location or stage.name}"
-    return at.advice(
+    return inputs.advice(
         "threadpool" if is_parallel else "parallel_calls",
         f"Let {calls} calls of {stage.name} wait at the same time; waiting needs no vCPU.",
         f"options.threading.private_threadpool_size = {calls}{'' if is_parallel else also}",
@@ -158,16 +160,18 @@ def threadpool(at: Situation) -> Advice | None:
     )
 
 
-def parallel_calls(at: Situation) -> Advice | None:
+def parallel_calls(inputs: AdviceInputs) -> Advice | None:
     """Run several calls of a serial stage at the same time."""
-    index = at.finding.bottleneck
-    if index is None or at.stages[index].op == "Prefetch":
+    index = inputs.finding.bottleneck
+    if index is None or inputs.stages[index].op == "Prefetch":
         return None
-    stage = at.stages[index]
+    stage = inputs.stages[index]
     if (stage.parallelism or 1) > 1:
         return None
-    others = [active for indices, active in serial_runs(at.case) if index not in indices and active]
-    caps = [at.case.examples_per_s / active for active in others]
+    others = [
+        active for indices, active in serial_runs(inputs.case) if index not in indices and active
+    ]
+    caps = [inputs.case.examples_per_s / active for active in others]
     if stage.name == "from_generator":
         change = "read the files with tf.data itself, or use one generator per process"
     elif "Map" in stage.op:
@@ -176,20 +180,20 @@ def parallel_calls(at: Situation) -> Advice | None:
         change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
     else:
         return None
-    return at.advice(
+    return inputs.advice(
         "parallel_calls",
         f"{stage.name} runs on one thread; let tf.data run several calls at the same time.",
         change,
-        min([at.full_rate, *caps]) if at.full_rate else None,
+        min([inputs.full_rate, *caps]) if inputs.full_rate else None,
         None if stage.name == "from_generator" else Change("calls"),
     )
 
 
-def prefetch(at: Situation) -> Advice | None:
+def prefetch(inputs: AdviceInputs) -> Advice | None:
     """Prepare batches while the device computes."""
-    if not at.stages or at.stages[-1].op == "Prefetch":
+    if not inputs.stages or inputs.stages[-1].op == "Prefetch":
         return None
-    return at.advice(
+    return inputs.advice(
         "prefetch",
         "Prepare the next batch while the device computes this one.",
         "dataset.prefetch(tf.data.AUTOTUNE) at the end of the pipeline",
@@ -198,9 +202,9 @@ def prefetch(at: Situation) -> Advice | None:
     )
 
 
-def smooth(at: Situation) -> Advice | None:
+def smooth(inputs: AdviceInputs) -> Advice | None:
     """Buffer batches that arrive unevenly."""
-    return at.advice(
+    return inputs.advice(
         "prefetch",
         "Batches arrive unevenly: buffer more of them, and do not wait for slow ones in order.",
         "dataset.prefetch(8) and options.deterministic = False",
@@ -209,55 +213,55 @@ def smooth(at: Situation) -> Advice | None:
     )
 
 
-def vectorise(at: Situation) -> Advice | None:
-    """Process whole batches if passing on single elements is what takes the time."""
-    if at.case.parts.residual.share_of_cpu < at.case.limits.residual:
+def vectorise(inputs: AdviceInputs) -> Advice | None:
+    """Process whole batches if most time is spent on passing single elements."""
+    if inputs.case.parts.residual.share_of_cpu < inputs.case.limits.residual:
         return None
-    return at.advice(
+    return inputs.advice(
         "vectorise",
         "Most CPU time is spent on passing single elements between stages, not on processing them.",
         "batch first, then map and filter over whole batches",
-        at.rate_with(at.total_ms - at.case.parts.residual.cpu_ms_per_example),
+        inputs.rate_with(inputs.total_ms - inputs.case.parts.residual.cpu_ms_per_example),
     )
 
 
-def variants(at: Situation) -> Advice | None:
+def variants(inputs: AdviceInputs) -> Advice | None:
     """Keep the output of random stages on disk, several variants of each example."""
-    random = [stage for stage in at.stages if stage.is_random and stage.share_of_cpu > NOTABLE]
+    random = [stage for stage in inputs.stages if stage.is_random and stage.share_of_cpu > NOTABLE]
     last = random[-1] if random else None
-    examples = at.case.measured.input.examples
+    examples = inputs.case.measured.input.examples
     if last is None or not last.bytes_per_example:
         return None
-    saved = sum(each.cpu_ms_per_example for each in at.stages[: last.index + 1])
+    saved = sum(each.cpu_ms_per_example for each in inputs.stages[: last.index + 1])
     size = last.bytes_per_example * examples * VARIANTS if examples else None
     disk = f" ({format_bytes(size)} of disk)" if size else ""
     kept = ", ".join(each.name for each in random)
-    return at.advice(
+    return inputs.advice(
         "cached_variants",
         f"Run everything up to {last.name} {VARIANTS} times and keep the results{disk}; {kept} "
         "then costs only a read.",
-        f"tpuctl data cache {function_of(at)} DST --variants {VARIANTS}",
-        at.rate_with(max(at.total_ms - saved, READ_SHARE * at.total_ms)),
+        f"tpuctl data cache {function_of(inputs)} DST --variants {VARIANTS}",
+        inputs.rate_with(max(inputs.total_ms - saved, READ_SHARE * inputs.total_ms)),
     )
 
 
-def function_of(at: Situation) -> str:
-    """The target for `data cache`, which takes a function and no program or folder of images."""
-    is_function = not at.case.measured.program and _FUNCTION.fullmatch(at.target)
-    return shlex.quote(at.target) if is_function else "TARGET"
+def function_of(inputs: AdviceInputs) -> str:
+    """The target for `data cache`, which must be a function, not a program or a folder."""
+    is_function = not inputs.case.measured.program and _FUNCTION.fullmatch(inputs.target)
+    return shlex.quote(inputs.target) if is_function else "TARGET"
 
 
-def data_service(at: Situation) -> Advice | None:
+def data_service(inputs: AdviceInputs) -> Advice | None:
     """Let machines without a TPU do part of the work."""
-    needed, device = at.vcpus.needed_to_saturate, at.case.device_examples_per_s
-    if needed is None or device is None or needed <= at.usable_vcpus:
+    needed, device = inputs.vcpus.needed_to_saturate, inputs.case.device_examples_per_s
+    if needed is None or device is None or needed <= inputs.usable_vcpus:
         return None
-    if any(stage.runs_python for stage in at.stages):
-        # Python functions stay in the process that made them.
+    if any(stage.runs_python for stage in inputs.stages):
+        # Python functions stay in the process that created them.
         return None
-    workers = math.ceil((needed - at.usable_vcpus) / WORKER_VCPUS)
+    workers = math.ceil((needed - inputs.usable_vcpus) / WORKER_VCPUS)
     plural = "s" if workers > 1 else ""
-    return at.advice(
+    return inputs.advice(
         "data_service",
         f"Let {workers} more machine{plural} of {WORKER_VCPUS} vCPUs produce the batches that this "
         "host cannot (tf.data service).",
@@ -267,9 +271,9 @@ def data_service(at: Situation) -> Advice | None:
     )
 
 
-def order(at: Situation) -> Advice | None:
+def order(inputs: AdviceInputs) -> Advice | None:
     """Move a cache below shuffles and random stages, which it would freeze."""
-    chain = trunk(at.case.measured.chain)
+    chain = trunk(inputs.case.measured.chain)
     position = next((i for i, node in enumerate(chain) if node.op == "Cache"), None)
     if position is None:
         return None
@@ -277,7 +281,7 @@ def order(at: Situation) -> Advice | None:
     if not frozen:
         return None
     names = " and ".join(frozen)
-    return at.advice(
+    return inputs.advice(
         "order",
         f"The cache keeps the first output of {names}: every epoch sees the same.",
         f"cache() before {names}, then shuffle, then random augmentation, then batch",

@@ -1,4 +1,4 @@
-"""Match the pipeline as written with the nodes that ran and the work in a host trace. Pure.
+"""Match the pipeline as written with the executed nodes and the work in a host trace. Pure.
 
 tf.data rewrites pipelines (a map and a batch become MapAndBatch, a prefetch is appended), so
 neither the order nor the number of nodes is reliable: they are aligned by an edit script between
@@ -32,7 +32,7 @@ FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffl
 BOOKKEEPING = ("Root", "Options", "Model", "MaxIntraOpParallelism", "PrivateThreadPool")
 MATCH, FUSE, SKIP_WRITTEN, SKIP_RAN = "match", "fuse", "skip written", "skip ran"
 STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
-# A batch below this share of the model's time does not distort the result.
+# A batch node below this share of the model's time does not distort the result.
 LEAST_BATCH_SHARE = 0.02
 # If less than this share of a trace's work is found in the model, they do not belong together.
 LEAST_MATCHED = 0.8
@@ -43,7 +43,7 @@ MOST_OPERATIONS, LEAST_OPERATION_SHARE = 3, 0.05
 
 @dataclass
 class RunNode:
-    """A node that ran, with its inputs and the nodes it created per element (interleave)."""
+    """An executed node, with its inputs and the nodes that it created per element (interleave)."""
 
     cost: NodeCost
     examples_per_element: float = 1.0
@@ -58,7 +58,7 @@ class RunNode:
 
 @dataclass(frozen=True)
 class AlignedStage:
-    """Transformations as written, and the nodes that did their work."""
+    """Transformations as written, and the nodes that executed them."""
 
     written: tuple[ChainNode, ...]
     ran: tuple[RunNode, ...]
@@ -76,7 +76,7 @@ def trunk(root: Node) -> list[Node]:
 
 
 def canonical(op: str) -> str:
-    """Map an operation's name to the one that written and executed pipelines share."""
+    """Map an operation's name to the one that is common to written and executed pipelines."""
     stem = unversioned(op)
     return SAME.get(stem, stem)
 
@@ -96,7 +96,7 @@ def build_tree(costs: Sequence[NodeCost], examples_per_element: float) -> RunNod
 
 
 def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
-    """Pair every transformation with the nodes that ran for it, outermost first."""
+    """Pair every transformation with the nodes that executed it, outermost first."""
     written, ran = trunk(chain), trunk(root)
     stages: list[AlignedStage] = []
     waiting: list[RunNode] = []
@@ -207,7 +207,7 @@ def plain_name(name: str) -> str:
 
 
 def costs_from_trace(traced: Sequence[TracedNode]) -> tuple[NodeCost, ...]:
-    """Node costs from a trace, for pipelines that the runtime keeps no model of."""
+    """Node costs from a trace, for pipelines of which the runtime has no model."""
     nodes = [NodeCost(n.path, n.work_s, n.elements, 0, n.parallelism, None) for n in traced]
     return (NodeCost(("Root",), 0.0, 1, 0, None, None), *nodes) if nodes else ()
 
@@ -241,8 +241,8 @@ class TracedWork:
 def match_trace(costs: Sequence[NodeCost], traced: Sequence[TracedNode]) -> TracedWork:
     """Assign traced work to the nodes of the model.
 
-    Nodes that a trace cannot tell apart, such as two identical inputs of one zip, share it in the
-    proportion of the model's times.
+    Nodes that a trace cannot tell apart, such as two identical inputs of one zip, share the work in
+    proportion to the model's times.
     """
     by_path: dict[NodePath, list[NodeCost]] = defaultdict(list)
     for cost in costs:

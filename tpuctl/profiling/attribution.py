@@ -1,9 +1,9 @@
 """Divide a pipeline's CPU time among its stages. Pure.
 
 tf.data's model counts elapsed time while active: right in proportion, too large in sum wherever
-threads are preempted. So its shares are kept and scaled to the CPU time that the process really
-took (measured in 2026-11: share error 0.03 to 0.08, costliest stage right in 18 of 18 runs).
-Functions of Python pipelines read the clocks of their own threads, and need no scaling.
+threads are preempted. So its shares are kept and scaled to the CPU time of the
+process (measured in 2026-11: share error 0.03 to 0.08, costliest stage right in 18 of 18 runs).
+Functions of Python pipelines read the clocks of their own threads, which needs no scaling.
 """
 
 import math
@@ -34,11 +34,11 @@ RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage cla
 WORKERS = ", workers and passing elements between them"
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 SLICE_S = 1.0
-# In a window with fewer steps, what fills or drains the buffers distorts the count of examples.
+# In a window with fewer steps, filling or draining buffers distorts the count of examples.
 MANY_STEPS = 20
 # Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
 USUAL_DRIFT = 0.9, 1.1
-# A stage below a tenth of the time is not worth a verdict; half of the expected CPU is far off.
+# A stage below a tenth of the time does not matter; half of the expected CPU time is far off.
 NOTABLE, WAITING = 0.1, 0.5
 RELATIVE_SPREAD = 0.1
 
@@ -60,7 +60,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class _Work:
-    """One aligned stage and its time per example, before scaling."""
+    """An aligned stage and its time per example, before scaling."""
 
     stage: AlignedStage
     active_s: float
@@ -79,7 +79,7 @@ class _Work:
 
     @property
     def last(self) -> RunNode:
-        """The node whose elements leave the stage."""
+        """The node that outputs the stage's elements."""
         return next((n for n in self._own if unversioned(n.op) not in BOOKKEEPING), self._own[0])
 
     @property
@@ -145,7 +145,7 @@ def _traced(works: Sequence[_Work]) -> list[_Work]:
 def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
     """Examples that the window's CPU time was spent on.
 
-    In a short window that is not the number that came out, because buffers fill and drain: take
+    In a short window, that differs from the number produced, because buffers fill and drain: take
     the mean over stages, weighted by their work.
     """
     weight = sum(work.active_s for work in works)
@@ -155,7 +155,7 @@ def _examples_processed(works: Sequence[_Work], phase: Phase) -> float:
 
 
 def _copying_limits(measured: Measurement, works: Sequence[_Work]) -> list[float]:
-    """The most CPU seconds that each stage that only copies can take; infinite for others."""
+    """The maximum CPU seconds of each stage that only copies; infinite for others."""
     alone_s = {each.path: each.cpu_s_per_element for each in measured.copying}
     return [
         sum(
@@ -174,9 +174,9 @@ def _divide(
     budget_s: float,
     phase: Phase,
 ) -> list[float]:
-    """Divide CPU time per example among the stages; what is left over is residual.
+    """Divide CPU time per example among the stages; the remainder is residual.
 
-    A stage that blocks internally gets what the others leave: its elapsed time says little.
+    A stage that blocks internally gets what the others leave, because its elapsed time says little.
     """
     active = [work.active_s for work in works]
     if not waiting:
@@ -196,7 +196,7 @@ def _divide(
 
 
 def _scaled(active: Sequence[float], limits: Sequence[float], budget_s: float) -> list[float]:
-    """Scale the elapsed times to the budget, each up to its limit; others share the rest."""
+    """Scale the elapsed times to the budget, each up to its limit; the others share the rest."""
     scale = _scale(sum(active), budget_s)
     held = {i: limit for i, limit in enumerate(limits) if limit < scale * active[i]}
     rest = sum(each for i, each in enumerate(active) if i not in held)
@@ -209,13 +209,13 @@ def _scale(active_s: float, budget_s: float) -> float:
 
 
 def _running_share(phase: Phase) -> float:
-    """The share of the time that threads were ready in which they actually ran."""
+    """The share of their runnable time in which threads actually ran."""
     cpu_s, delay_s = phase.signals.cpu_s, phase.signals.run_delay_s or 0.0
     return cpu_s / (cpu_s + delay_s) if cpu_s else 1.0
 
 
 def _waiting_stages(measured: Measurement, phase: Phase, works: Sequence[_Work]) -> set[int]:
-    """Stages that took much less CPU time when run alone than their elapsed time suggests."""
+    """Stages whose CPU time, measured alone, is much less than their elapsed time."""
     alone = _isolated_cpu(measured, works)
     total, running = sum(work.active_s for work in works), _running_share(phase)
     return {
@@ -228,7 +228,7 @@ def _waiting_stages(measured: Measurement, phase: Phase, works: Sequence[_Work])
 
 
 def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float | None]:
-    """Turn CPU per example of ever longer pipelines into CPU per stage, source first."""
+    """Turn CPU per example of ever longer parts into CPU per stage, source first."""
     upto = {each.depth: each.cpu_s_per_example for each in measured.isolated}
     depths = {id(node): depth for depth, node in enumerate(trunk(measured.chain))}
     costs: list[float | None] = []
@@ -273,7 +273,7 @@ def _slice_costs(phase: Phase, position: int) -> list[float]:
 
 @dataclass(frozen=True)
 class _Stages:
-    """Makes the stages of one window."""
+    """Creates the stages of one window."""
 
     measured: Measurement
     phase: Phase
@@ -322,7 +322,7 @@ def _name(work: _Work) -> str:
     names = list(dict.fromkeys(node.name for node in reversed(written)))
     readers = [unversioned(n.op) for n in work.stage.ran if unversioned(n.op) in READERS]
     if not names and readers:
-        # It reads a list of files through a flat_map.
+        # A list of files, which is read through a flat_map.
         return f"{readers[0]}Dataset"
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
 
@@ -367,7 +367,7 @@ def _counted_stage(
 
 
 def _relative_spread(phase: Phase) -> float:
-    """How far the CPU use of slices of the window is from their mean, outliers left out."""
+    """How far the CPU use of slices of the window is from their mean, without outliers."""
     rates = sorted(piece.cpu_s / piece.wall_s for piece in phase.slices if piece.wall_s > 0)
     mean = sum(rates) / max(1, len(rates))
     if len(rates) < 5 or not mean:

@@ -19,14 +19,14 @@ from tpuctl.profiling.whatif import Change
 
 PYTHON_KINDS = ("torch", "grain", "iterable")
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
-# With fewer vCPUs a second thread would have nowhere to run.
+# With fewer vCPUs, a second thread would have none to run on.
 TWO_THREADS = 1.5
-# The source of a step time that a real device took, not an assumed one.
+# The source of a step time that was measured on a real device.
 IN_TRAINING = "measured in the training"
 
 
 def name_idle(device: Device | None, host: Host | None) -> str:
-    """What was idle, or would be with the device that the measurement assumed."""
+    """Name what was idle, or would be with the assumed device."""
     if device is None or device.source != IN_TRAINING:
         return "MXU would be idle"
     return "MXU idle" if host and host.has_tpu else "device idle"
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """The inputs of the verdict rules: the window without a device, and the one with it."""
+    """The inputs of the verdict rules: the windows without and with a device."""
 
     measured: Measurement
     free: Phase
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def examples_per_s(self) -> float:
-        """The rate of the pipeline when nothing limits it."""
+        """The rate of the pipeline when no device limits it."""
         return self.parts.examples_processed / self.free.wall_s
 
     @property
@@ -78,7 +78,7 @@ class Case:
 
     @property
     def others(self) -> float:
-        """The share of the visible vCPUs that others used while no device was fed."""
+        """The share of the visible vCPUs that others used in the window without a device."""
         return taken_by_others(self.free)
 
     @property
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def demand(self) -> float | None:
-        """How many threads of this process ran or were ready to run at a time."""
+        """The mean number of threads of this process that ran or were ready to run."""
         signals = self.free.signals
         if signals.run_delay_s is None:
             return None
@@ -108,7 +108,7 @@ class Case:
 
     @property
     def is_starved_of_vcpus(self) -> bool:
-        """Whether threads waited for a vCPU that others used longer than they ran."""
+        """Whether threads waited longer for vCPUs that others used than they ran."""
         contended = self.others > self.limits.contended_other
         return contended and (self.free.signals.run_delay_s or 0.0) > self.free.signals.cpu_s
 
@@ -127,7 +127,7 @@ class Case:
 
     @property
     def in_flight(self) -> float:
-        """How many calls into stages were active at a time."""
+        """The mean number of active calls into stages."""
         active_s = sum(node.active_s for node in self.free.nodes)
         counted_s = sum(cost.wall_s for cost in self.free.costs)
         return (active_s + counted_s) / self.free.signals.wall_s
@@ -147,7 +147,7 @@ def build_case(measured: Measurement) -> Case:
     parts = replace(parts, stages=tuple(map(_name_lambda, parts.stages)))
     cpu_s = sum(stage.cpu_ms_per_example for stage in parts.stages) / 1000
     if measured.program and cpu_s:
-        # CPU time that no stage claims is mostly the training's own.
+        # CPU time that belongs to no stage is mostly the training's own.
         parts = replace(parts, cpu_s_per_example=cpu_s)
     device = next((phase for phase in measured.phases if phase.name == "device"), None)
     return Case(
@@ -161,21 +161,21 @@ def build_case(measured: Measurement) -> Case:
 
 
 def _name_lambda(stage: Stage) -> Stage:
-    """A pipeline may have several lambdas: the line tells which one it is."""
+    """Name a lambda by its line, because a pipeline may have several."""
     line = (stage.location or "").rpartition(":")[2]
     name = f"lambda at line {line}" if line else "a library's lambda"
     return replace(stage, name=stage.name.replace("<lambda>", name))
 
 
 def serial_runs(case: Case) -> list[tuple[list[int], float]]:
-    """Adjacent stages that share one thread, and the share of the time that it is busy."""
+    """Adjacent stages that share one thread, and the fraction of time that it is busy."""
     runs: list[tuple[list[int], float]] = []
     current: list[int] = []
     for stage in (*case.parts.stages, None):
         is_serial = stage is not None and stage.parallelism in (None, 1)
         if stage is not None and is_serial:
             current.append(stage.index)
-        # A prefetch hands over to a thread of its own, so the next stage starts a new run.
+        # A prefetch has its own thread, so the next stage starts a new run.
         if current and (stage is None or not is_serial or stage.op == "Prefetch"):
             runs.append((current, sum(case.parts.stages[i].calls_in_flight for i in current)))
             current = []
@@ -198,8 +198,8 @@ def longest_stage(case: Case, stages: Iterable[int] | None = None) -> int | None
 def lock_is_held(case: Case) -> bool:
     """Whether a thread holds the interpreter lock most of the time.
 
-    Other processes that preempt a thread while it holds the lock make the probe late occasionally,
-    not usually. And a thread that holds it runs or is ready to run, so it demands a whole vCPU.
+    Other processes that preempt a thread while it holds the lock make the probe late only
+    occasionally. A thread that holds the lock runs or is ready to run, so it needs a whole vCPU.
     """
     signals, limits = case.free.signals, case.limits
     often = (signals.gil_overshoot_p90_ms or 0.0) >= limits.gil_overshoot_ms
@@ -208,7 +208,7 @@ def lock_is_held(case: Case) -> bool:
 
 
 @dataclass(frozen=True)
-class Situation:
+class AdviceInputs:
     """The inputs of the advice rules."""
 
     case: Case
@@ -257,7 +257,7 @@ class Situation:
         )
 
     def rate_with(self, cpu_ms: float, *, dropped: tuple[str, ...] = ()) -> float:
-        """Predict the rate for another CPU cost per example, as far as serial stages allow it."""
+        """Predict the rate for another CPU cost per example, limited by serial stages."""
         used = self.case.own * self.case.free.signals.vcpus_usable
         limits = [used * 1000 / cpu_ms] if cpu_ms else []
         for indices, active in serial_runs(self.case):

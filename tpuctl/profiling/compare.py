@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Side:
-    """The profile in one column."""
+    """One of the two profiles."""
 
     target: str
     kind: str
@@ -130,7 +130,7 @@ def _known(value: object) -> object:
 
 
 def _machines(a: Profile, b: Profile) -> tuple[Fact, ...]:
-    """The machines of the two, as far as both are known."""
+    """The machines of both profiles, if both are known."""
     if a.host and b.host:
         return (
             ("machine", a.host.name, b.host.name),
@@ -155,14 +155,14 @@ class Limit:
     value: float
 
     def failure(self, profile: Profile) -> str | None:
-        """Why a profile fails, else None; an unknown figure fails."""
+        """Why a profile fails, or None; an unknown figure fails."""
         found = FIGURES[self.figure](profile)
         if found is None:
             return (
                 f"{self.figure} is unknown for {profile.target}, so {self.text} cannot be checked."
             )
         if _COMPARE[self.sign](found, self.value):
-            return f"{self.figure} is {found:.4g} for {profile.target}: fails by {self.text}."
+            return f"{self.figure} is {found:.4g}  for {profile.target}, so {self.text} is true."
         return None
 
 
@@ -172,7 +172,7 @@ def parse_limits(texts: Sequence[str] | None) -> tuple[Limit, ...]:
 
 
 def check(profile: Profile, limits: Sequence[Limit]) -> Profile:
-    """Check a profile against limits; those that it fails are in its `failures`."""
+    """Check a profile against limits; the exceeded ones are in its `failures`."""
     failures = (limit.failure(profile) for limit in limits)
     return replace(profile, unmet=tuple(filter(None, failures)))
 

@@ -9,9 +9,9 @@ from tpuctl.profiling.advice import advise
 from tpuctl.profiling.case import (
     CPU_REGIMES,
     PYTHON_KINDS,
+    AdviceInputs,
     Case,
     Finding,
-    Situation,
     build_case,
     lock_is_held,
     name_idle,
@@ -83,7 +83,7 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
     needed = fed(step_ms=step_ms).vcpus_needed
     alone = case.measured.lanes == 1 and not case.has_threads
     if alone and needed and needed > max(1.0, signals.vcpus_usable):
-        return refused(f"it makes one example at a time, which cannot use {needed:.3g} vCPUs")
+        return refused(f"it produces one example at a time, which cannot use {needed:.3g} vCPUs")
     return Vcpus(
         signals.vcpus_usable,
         used,
@@ -95,7 +95,7 @@ def count_vcpus(case: Case, verdict: Verdict, device: Device | None = None) -> V
 
 
 def _longest_thread(case: Case) -> tuple[str, float]:
-    """The stage that most of a single thread's work is in, and that thread's work per batch."""
+    """The stage with most of a single thread's work, and that thread's work per batch."""
     batch = case.measured.batch_size
     longest, name = 0.0, ""
     for indices, _ in serial_runs(case):
@@ -113,7 +113,7 @@ def scaling_of(case: Case) -> Scaling:
     busy = signals.cpu_s / signals.wall_s + case.others * signals.vcpus_visible
     in_threads = case.measured.kind not in PYTHON_KINDS
     python_ms = sum(each.cpu_ms_per_example for each in case.parts.stages if each.runs_python)
-    # The lock is held no longer than the run took. On one vCPU its probe is seldom late.
+    # The lock is not held longer than the run took. On one vCPU, its probe is seldom late.
     held_ms = min(python_ms, 1000 / case.examples_per_s) if in_threads else 0.0
     return Scaling(
         busy_vcpus=max(LEAST_BUSY, min(busy, float(signals.vcpus_visible))),
@@ -140,7 +140,7 @@ def build_profile(
         replace(stage, is_bottleneck=stage.index == finding.bottleneck) for stage in parts.stages
     )
     window, signals = case.device or case.free, case.free.signals
-    # The share of the window in which nothing ran on the device, nor on its MXU.
+    # The share of the window in which neither the device nor its MXU was busy.
     idle = max(0.0, 1 - case.device.device_busy_s / case.device.wall_s) if case.device else None
     times = window.step_times
     return Profile(
@@ -166,7 +166,7 @@ def build_profile(
         stages=stages,
         residual=parts.residual,
         vcpus=vcpus,
-        advice=advise(Situation(case, finding, vcpus, target, image_size)),
+        advice=advise(AdviceInputs(case, finding, vcpus, target, image_size)),
         overhead_fraction=signals.tool_cpu_s / (case.free.wall_s * signals.vcpus_usable),
         first_batch_s=measured.first_batch_s,
         input=measured.input,
@@ -196,7 +196,7 @@ def _headline(case: Case, finding: Finding, idle: float | None, device: Device |
     stage = "the pipeline" if found is None else case.parts.stages[found].name
     serial = f"{stage} does not run in parallel."
     if case.parts.residual.share_of_cpu > MOST:
-        serial = "most of its time goes into passing single elements between stages."
+        serial = "most of its time is spent on passing single elements between stages."
     cause = {
         "device": "The device is the bottleneck: the input pipeline keeps up.",
         "vcpu": f"The vCPUs are the bottleneck; {stage} uses most of their time.",
@@ -222,7 +222,7 @@ def _headline(case: Case, finding: Finding, idle: float | None, device: Device |
 
 
 def _lost_while_decoding(phase: Phase) -> int:
-    """Elements that entered a decoder and did not come out, beyond those still in flight."""
+    """Elements that entered a decoder but did not leave it, except those still in flight."""
     counts = {cost.path: cost for cost in phase.nodes}
     for path, skip in counts.items():
         below = [cost for cost in phase.nodes if cost.path[: len(path)] == path]

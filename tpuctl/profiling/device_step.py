@@ -42,7 +42,7 @@ def estimate_training_step(
     step = found.step_ms_estimate
     low, high = (format_duration(ms / 1e3) for ms in (step.low, step.high))
     return Device(
-        # The geometric mean: the bounds are the same factor below and above.
+        # The geometric mean, from which both bounds differ by the same factor.
         step_ms=math.sqrt(step.low * step.high),
         source=f"compiled: {model} on a {kind.accelerator_type} takes between {low} and {high}",
         low_ms=step.low,

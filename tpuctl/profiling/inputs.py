@@ -19,12 +19,12 @@ from tpuctl.units import format_bytes
 if TYPE_CHECKING:
     from tpuctl.datasets.manifest import DataSet, Shard
 
-# As in `tpuctl.datasets.manifest`, which images and functions do not need to load.
+# As in `tpuctl.datasets.manifest`, which need not be loaded for images and functions.
 MANIFEST, SCHEMA = "manifest.json", "tpuctl.dataset/"
 TF_ENCODINGS = ("jpeg", "png", "raw", "yuv420")
 # Enough for a sample: every file is opened once before the measurement.
 MAX_PHOTOS = 20_000
-# What a complete file ends with; empty for formats without an end marker.
+# The end marker of a complete file; empty for formats without one.
 ENDINGS = {"jpeg": b"\xff\xd9", "png": b"IEND", "gif": b"", "bmp": b""}
 # Cameras append some metadata after the end marker of a JPEG.
 TAIL_BYTES = 1024
@@ -40,7 +40,7 @@ class ShardSet:
 
     @property
     def is_for_tf_data(self) -> bool:
-        """Whether tf.data can read them."""
+        """Whether tf.data can read the shards."""
         encode = self.data_set.encode
         is_readable = self.data_set.format == "tfrecord" and encode in TF_ENCODINGS
         is_planar = encode in ("raw", "yuv420")
@@ -61,7 +61,7 @@ def read_shards(folder: Path) -> ShardSet:
 
     Raises InvalidInputError for a manifest that cannot be used, and if no shard is usable.
     """
-    # Only folders of shards need the code of data sets.
+    # Loaded only for folders of shards.
     from tpuctl.datasets.manifest import load_pictures
 
     data_set = load_pictures(folder)
@@ -95,7 +95,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class FoundPhotos:
-    """The images below a folder, and the image files that cannot be used with the reason."""
+    """The images below a folder, and the unusable image files with the reason."""
 
     photos: tuple[Photo, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -108,7 +108,7 @@ def find_photos(folder: Path, *, most: int = MAX_PHOTOS) -> FoundPhotos:
     Raises NotFoundError for a missing folder and InvalidInputError for one without images.
     """
     if not folder.is_dir():
-        raise NotFoundError(f"There is no folder {folder} to profile.")
+        raise NotFoundError(f"The folder {folder} does not exist.")
     photos: list[Photo] = []
     left_out: list[tuple[str, str]] = []
     files = 0
@@ -130,10 +130,10 @@ def find_photos(folder: Path, *, most: int = MAX_PHOTOS) -> FoundPhotos:
         raise InvalidInputError(
             f"None of the {len(left_out):,} image files in {folder} can be used: "
             f"{first}: {reason}.",
-            hint="Check the files: interrupted downloads leave such ones.",
+            hint="Check the files: interrupted downloads leave files like these.",
         )
     raise InvalidInputError(
-        f"There is no image in {folder} ({files:,} files checked).",
+        f"No images found in {folder} ({files:,} files checked).",
         hint="Give a folder of images, a folder of tpuctl shards, or path.py:function.",
     )
 
@@ -150,7 +150,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _inspect(path: Path, limit_bytes: int) -> Photo | str | None:
-    """Return the image, why an image file cannot be used, or None for another file."""
+    """Return the image, the reason why an image file cannot be used, or None for another file."""
     is_named_like_one = file_type.claims_to_be_an_image(path.name)
     try:
         if not path.is_file():
@@ -171,7 +171,7 @@ def _inspect(path: Path, limit_bytes: int) -> Photo | str | None:
 
 
 def _why_refused(data: Any, kind: str, limit_bytes: int) -> str | None:
-    """Say why a file must not reach a decoder; None for one that may."""
+    """Return why a file must not be decoded; None if it may be."""
     if kind not in file_type.DECODABLE:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The likely cause of a bottleneck where no rule is sure of one. Pure."""
+"""The likely cause of a bottleneck if no rule is certain. Pure."""
 
 from typing import NamedTuple
 
@@ -13,12 +13,12 @@ from tpuctl.profiling.case import (
 )
 from tpuctl.profiling.models import Verdict
 
-# Below this share of its limit a cause is not even likely; likely ones are at most half certain.
+# Below this share of its limit, a cause is not even likely; the others get at most half confidence.
 LIKELY, HALF_CERTAIN = 0.75, 0.5
 
 
 class _Near(NamedTuple):
-    """A cause, and which share of its limit was measured."""
+    """A cause, and the share of its limit that was measured."""
 
     verdict: Verdict
     name: str
@@ -27,10 +27,10 @@ class _Near(NamedTuple):
 
 
 def likely_cause(case: Case) -> Finding | None:
-    """The cause that comes nearest to its limit, where none reaches it.
+    """The cause that comes nearest to its limit, if none reaches it.
 
-    Data sets that end are the usual case: at the end of every epoch the stages run empty, so the
-    vCPUs are busy most of the time but not always.
+    This is usual for finite data sets: at the end of every epoch the stages drain, so the vCPUs are
+    busy most of the time but not always.
     """
     longest, _ = max(serial_runs(case), key=lambda run: run[1], default=([], 0.0))
     near = [

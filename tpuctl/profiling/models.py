@@ -55,7 +55,7 @@ class ChainNode:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What one node of the runtime's model did during a window, over all epochs.
+    """The work of one node of the runtime's model during a window, over all epochs.
 
     `path` leads from the output to the node; `active_s` excludes waiting for other nodes.
     """
@@ -75,7 +75,8 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What one function of a pipeline did during a window, on all threads and in all processes.
+    """The work of one function of a pipeline during a window, on all threads and in all
+    processes.
 
     `cpu_s` comes from the clocks of those threads.
     """
@@ -158,7 +159,7 @@ class IsolatedStage:
 
 @dataclass(frozen=True)
 class CopyingStage:
-    """CPU time of copying a batch of the same size when nothing else runs."""
+    """CPU time of copying a batch of the same size, measured alone."""
 
     path: tuple[str, ...]
     cpu_s_per_element: float
@@ -166,7 +167,7 @@ class CopyingStage:
 
 @dataclass(frozen=True)
 class Input:
-    """The data that was read: how much was used, what was skipped and why."""
+    """The data that was read: what was used, what was skipped and why."""
 
     files: int
     examples: int | None
@@ -204,13 +205,13 @@ class Measurement:
     host: Host
     input: Input
     settings: dict[str, Any] = field(default_factory=dict)
-    # Threads or processes that produce examples; whether they do so while the loop is busy.
+    # Threads or processes that produce examples, and whether they do so while the loop is busy.
     lanes: int | None = None
     runs_ahead: bool | None = None
     # The program that was profiled, and its interpreter; None if the pipeline ran alone.
     program: str | None = None
     python: str | None = None
-    # With --deep: how the host trace was taken, its files, and what they show.
+    # With --deep: how the host trace was taken, its files, and their content.
     deep: Deep | None = None
     trace_files: tuple[str, ...] = ()
     traced: tuple[TracedNode, ...] = ()
@@ -230,7 +231,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Window:
-    """The part of the run that the fractions refer to."""
+    """The part of the run to which the fractions refer."""
 
     start_s: float
     end_s: float
@@ -318,7 +319,7 @@ class Residual:
 class Profile(Outcome):
     """The rate of an input pipeline, the rate of the device, and the bottleneck between them.
 
-    A trace has elapsed times but no CPU times: what it cannot tell is None.
+    A trace has elapsed times but no CPU times, so fields that need those are None.
     """
 
     kind: Kind
@@ -376,7 +377,7 @@ class Profile(Outcome):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a program that failed, or 1 if a limit was exceeded."""
+        """The exit code of a failed program, or 1 if a limit was exceeded."""
         return self.program_code or super().exit_code
 
     @property
@@ -391,5 +392,5 @@ class Profile(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was skipped in the input or could not be measured."""
+        """Input that was skipped, and figures that could not be measured."""
         return self.notes

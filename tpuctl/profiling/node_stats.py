@@ -1,14 +1,14 @@
 """The runtime's model of a pipeline, polled and added up by path.
 
 tf.data counts per node and drops a node when its iterator ends: `repeat` creates new nodes in
-every epoch. So the growth of each node is added to the totals of its path in the tree.
+every epoch. So the increase of each node's counts is added to the totals of its path in the tree.
 """
 
 from dataclasses import dataclass, replace
 
 from tpuctl.profiling.models import NodeCost
 
-# What a node did between the last poll and its end is lost; below this share it does not matter.
+# Work between the last poll and a node's end is lost; below this share, it does not matter.
 NOTABLE_SHARE = 0.05
 # Nodes that create an iterator for each input element.
 EXPANDING = ("Interleave", "ParallelInterleave", "FlatMap")
@@ -30,7 +30,7 @@ class ModelNode:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole model at one moment."""
+    """The whole model at one point in time."""
 
     nodes: dict[int, ModelNode]
     output: int
@@ -46,7 +46,7 @@ class _Totals:
 
 
 class NodeStats:
-    """Adds up what the nodes at each path did; `reset` begins a new window."""
+    """Adds up the work of the nodes at each path; `reset` begins a new window."""
 
     def __init__(self) -> None:
         self._previous: dict[int, ModelNode] = {}
@@ -55,18 +55,18 @@ class NodeStats:
         self.nodes_vanished = False
 
     def reset(self) -> None:
-        """Set all totals to zero; what the nodes counted until now is ignored."""
+        """Set all totals to zero; the nodes' counts so far are ignored."""
         for total in self._totals.values():
             total.active_ns = total.elements = total.bytes_out = 0
         self.nodes_vanished = False
 
     def start_iterator(self) -> None:
-        """Note that the next snapshot is of a new iterator, with other ids."""
+        """Expect the next snapshot to be of a new iterator, with other IDs."""
         self._previous.clear()
         self._main.clear()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add what each node did since the previous snapshot."""
+        """Add the work of each node since the previous snapshot."""
         gone = sum(
             node.active_ns for id, node in self._previous.items() if id not in snapshot.nodes
         )
@@ -76,7 +76,7 @@ class NodeStats:
         self._previous = dict(snapshot.nodes)
 
     def costs(self) -> tuple[NodeCost, ...]:
-        """What every path did since `reset`, outermost first."""
+        """The work of every path since `reset`, outermost first."""
         return tuple(
             NodeCost(
                 path,
@@ -90,7 +90,7 @@ class NodeStats:
         )
 
     def elements(self) -> tuple[int, ...]:
-        """How many elements every path produced since `reset`, in the order of `costs`."""
+        """The number of elements from every path since `reset`, in the order of `costs`."""
         return tuple(total.elements for total in self._totals.values())
 
     def _walk(
@@ -114,7 +114,7 @@ class NodeStats:
         total = self._totals.setdefault(path, _Totals())
         before = self._previous.get(node.id)
         if before is None or before.elements > node.elements:
-            # A new node, or another one with the same id: all of its counts are new.
+            # A new node, or another one with the same ID: all of its counts are new.
             before = replace(node, active_ns=0, elements=0, bytes_out=0)
         total.active_ns += max(0, node.active_ns - before.active_ns)
         total.elements += node.elements - before.elements

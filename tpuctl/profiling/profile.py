@@ -21,16 +21,16 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.usercode.child import start_child
 from tpuctl.usercode.scratch import scratch_folder
 
-# Importing a framework from a cold network disk may take minutes.
+# Importing a framework from an uncached network disk may take minutes.
 START_LIMIT_S = 180.0
-MORE_TIME = "If it is slow and not stuck, give it more time with --seconds."
+MORE_TIME = "If it is slow but not stuck, give it more time with --seconds."
 TEMPLATE = "images"
 
 
 def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) -> Measurement:
-    """Measure a pipeline in a child process, which has ended when this returns.
+    """Measure a pipeline in a child process, which has ended when this function returns.
 
-    `deep` traces it as well; the trace files are read and removed.
+    `deep` also traces it; the trace files are read and removed.
 
     Raises what the child raised, and TargetError if it hangs or dies.
     """
@@ -59,7 +59,7 @@ def _measure_in_child(request: Request, on_progress: OnProgress) -> Measurement:
                 raise child.error(message)
             done_s = round(message["done_s"], 1)
             on_progress(Progress("profile", done_s, None, "s", message["phase"]))
-        raise child.death("measuring", hint=try_alone(request.target, iterate=True))
+        raise child.exit_error("measuring", hint=try_alone(request.target, iterate=True))
 
 
 def profile_target(
@@ -82,7 +82,7 @@ def profile_target(
     `seconds` is how long to measure, and limits how long a batch may take. The call takes that long
     plus the start of TensorFlow. `batch_size` is for folders and for data sets that do not batch.
     `fit` is an accelerator type: the step of `model` is compiled for it to estimate the device's
-    step time. `verify` tries the advice: three rounds of two seconds and a process for each piece.
+    step time. `verify` tests the advice: three rounds of two seconds, in a process per change.
     `deep` also traces the operations, for a few seconds and within 5 % of the vCPUs.
     """
     _check_positive(

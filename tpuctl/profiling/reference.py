@@ -1,4 +1,4 @@
-"""Facts with a date: published step times, thresholds, relative costs of decoding."""
+"""Dated facts: published step times, thresholds, relative costs of decoding."""
 
 import functools
 import json

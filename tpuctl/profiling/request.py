@@ -1,4 +1,4 @@
-"""What `profile run` is asked to measure: the TARGET and its options."""
+"""A request to `profile run`: the TARGET and its options."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,9 @@ SUPPORTED = (
     "path.py:function"
 )
 DEFAULT_SECONDS = 10.0
-# Shuffle buffers and first reads from a bucket take a minute; longer means stuck.
+# Shuffle buffers and first reads from a bucket take a minute; longer waits mean that it is stuck.
 LONGEST_WAIT_S = 120.0
-# A function may import a framework first, on a busy machine.
+# A function may first import a framework, on a busy machine.
 LEAST_WAIT_S = 30.0
 
 
@@ -36,7 +36,7 @@ class Target:
 class Request:
     """One measurement. `wait_limit_s` is the longest that a batch may take.
 
-    `change` is tried on the user's pipeline while it is built. Host traces, if any, go to
+    `change` is applied to the user's pipeline while it is built. Host traces, if any, go to
     `trace_folder`.
     """
 
@@ -52,9 +52,10 @@ class Request:
 
 
 def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
-    """Find out what to profile; shards in a bucket are copied to this machine first.
+    """Find out what to profile; shards in a bucket are first copied to this machine.
 
-    Raises NotFoundError or InvalidInputError with what is supported, and what `copy_data_set` does.
+    Raises NotFoundError or InvalidInputError with the supported targets, and the errors of
+    `copy_data_set`.
     """
     if address := bucket_of(text):
         from tpuctl.datasets.local_copies import copy_data_set
@@ -72,11 +73,11 @@ def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
             else None
         )
         raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
-    raise NotFoundError(f"There is no {text!r} to profile.", hint=f"profile run takes {SUPPORTED}.")
+    raise NotFoundError(f"Nothing to profile at {text!r}.", hint=f"profile run takes {SUPPORTED}.")
 
 
 def try_alone(target: Target, *, iterate: bool = False) -> str | None:
-    """The command that runs the user's function without tpuctl, to see all of its output."""
+    """The command that runs the user's function without tpuctl, to show all of its output."""
     if target.function is None:
         return None
     then = "list(zip({}, range(1000)))" if iterate else "{}"

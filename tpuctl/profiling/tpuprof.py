@@ -12,7 +12,7 @@ from tpuctl.profiling.models import Profile
 from tpuctl.storage.local import ensure_folder, translated_write_errors, write_atomically
 
 SCHEMA = "tpuctl.profile/"
-# Raised when an old reader would misunderstand a new file; added keys do not count.
+# Increased when an old reader would misunderstand a new file; added keys do not count.
 VERSION = 1
 _HINT = "Create it again: tpuctl profile run TARGET --out FILE.tpuprof"
 
@@ -52,7 +52,7 @@ def load(path: Path) -> Profile:
 
 
 def _checked(profile: Profile) -> Profile:
-    """Refuse figures that no measurement has, or lacks; raises ValueError."""
+    """Raise ValueError for figures that are impossible or missing."""
     vcpus, is_trace = profile.vcpus, profile.trace is not None
     figures = {
         "batch_size": (profile.batch_size, is_trace),
@@ -78,7 +78,7 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         content = read_limited(path)
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no profile {path}.", hint=_HINT) from error
+        raise NotFoundError(f"The profile {path} does not exist.", hint=_HINT) from error
     except OSError as error:
         raise InvalidInputError(f"Could not read {path}: {error.strerror}.", hint=_HINT) from error
     try:

@@ -1,7 +1,7 @@
-"""From measurements to a verdict: is it the device, the vCPUs, the interpreter, I/O? Pure.
+"""From measurements to a verdict: device, vCPUs, interpreter lock or I/O? Pure.
 
-The kind of bottleneck is found first: a pipeline limited by the GIL or by slow reads looks short of
-vCPUs to anything that only divides CPU time, although more of them would not help.
+The kind of bottleneck is found first: a pipeline limited by the GIL or by slow reads looks
+short of vCPUs if only CPU time is divided, although more vCPUs would not help.
 """
 
 from collections.abc import Callable
@@ -96,14 +96,14 @@ def _bursty(case: Case) -> Finding | None:
 
 
 def _delayed_by_others(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
-    """The finding if the loop waited because its threads waited for vCPUs that others used."""
+    """The finding if the loop waited because others used the vCPUs that its threads needed."""
     later, delayed_s = taken_by_others(device), device.signals.run_delay_s or 0.0
     delayed = delayed_s / device.wall_s
     if later <= limits.contended_other or delayed < ONE_HALF * wait:
         return None
     lines = (
         f"with the device, other processes used {later:.0%} of the vCPUs",
-        f"and our threads waited for one {delayed:.2f} s per second",
+        f"and this process's threads waited for one {delayed:.2f} s per second",
     )
     if delayed >= wait:
         return Finding("stolen", 0.7, lines)
@@ -125,7 +125,7 @@ def _throttled(case: Case) -> Finding | None:
     return Finding(
         "throttled",
         min(1.0, 0.5 + case.throttled),
-        (f"the CPU quota of {usable:g} vCPUs throttled us {case.throttled:.0%} of the time",),
+        (f"the CPU quota of {usable:g} vCPUs throttled it {case.throttled:.0%} of the time",),
         bottleneck=heaviest_stage(case),
     )
 
@@ -151,7 +151,7 @@ def _cpu(case: Case) -> Finding | None:
     quiet = (case.run_delay or 1.0) < case.limits.contended_run_delay
     if quiet and later <= case.limits.contended_other:
         return None
-    # If others use most of the vCPUs, a single thread that is always ready is enough.
+    # If others use most of the vCPUs, a single thread that is always runnable is enough.
     wanted = (
         case.limits.serial_active
         if case.is_starved_of_vcpus
@@ -177,7 +177,7 @@ def _gil(case: Case) -> Finding | None:
     if case.own >= case.limits.busy:
         return None
     if case.in_flight > TWO_THREADS and (case.demand or 0.0) >= case.limits.busy * case.in_flight:
-        # Calls that wait for the lock do not want a vCPU. These do, and others use it.
+        # Calls that wait for the lock do not need a vCPU. These do, but others use it.
         return None
     if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
         return None
@@ -216,7 +216,7 @@ def _serial(case: Case) -> Finding | None:
 
 
 def _one_busy_thread(case: Case, worst: "tuple[list[int], float] | None") -> Finding | None:
-    """A thread that is always busy while hardly any other wants a vCPU."""
+    """A thread that is always busy while hardly any other needs a vCPU."""
     busiest, second = case.free.signals.busiest_thread, case.free.signals.second_thread
     if busiest is None or second is None or worst is None or (case.measured.lanes or 1) > 1:
         return None

@@ -1,6 +1,7 @@
-"""Try advice: measure the pipeline with and without each change, in turns, in fresh processes.
+"""Test advice: measure the pipeline with and without each change, alternating, in new processes.
 
-A shared machine drifts by a quarter within minutes, so only measurements side by side compare.
+The speed of a shared machine drifts by a quarter within minutes, so only alternating measurements
+are comparable.
 """
 
 import contextlib
@@ -26,9 +27,9 @@ LEAST_RATIO = 1.0
 NONE_TRIED = "None of the advice can be tried from outside: it needs an edit or another machine."
 
 Measure = Callable[[Request], Measurement]
-# Yields what to measure without and with presizing, given the size and the CPU ms per example.
+# Yields the requests without and with presizing, given the size and the CPU ms per example.
 Presize = Callable[[Request, int, float], AbstractContextManager[tuple[Request, Request]]]
-# What presizing the sample may take of CPU time, and how many images are enough and too few.
+# The CPU time for presizing the sample, and how many images are enough and too few.
 CPU_S, LEAST, MOST = 10.0, 32, 256
 PRESIZE_LIMIT_S = 120.0
 
@@ -53,7 +54,7 @@ def verify_advice(
 ) -> Profile:
     """Add the measured rate to each prediction, and drop advice that makes the pipeline slower.
 
-    Every round starts a process for the pipeline as it is and one for each change.
+    Every round starts a process for the unchanged pipeline and one for each change.
     """
     tried = [advice for advice in profile.advice if advice.trial][:MOST_TRIED]
     if not tried or profile.pipeline_examples_per_s is None:

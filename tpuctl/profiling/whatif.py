@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Way = Literal["prefetch", "calls", "threads", "unordered", "cache", "ratio", "workers", "presize"]
-# exp of more overflows; the waiting is zero long before.
+# exp of a larger number overflows; the wait is zero long before.
 FARTHEST = 500.0
 
 
@@ -13,8 +13,8 @@ FARTHEST = 500.0
 class Change:
     """A change that can be tried without editing the pipeline's code.
 
-    `number` is that of calls, threads, batches or workers, or the image size; `location` is the
-    function that is changed, or that a cache is put after.
+    `number` counts calls, threads, batches or workers, or is the image size; `location` is the
+    function that is changed, or after which a cache is inserted.
     """
 
     way: Way
@@ -26,12 +26,12 @@ class Change:
 class Scaling:
     """What a prediction is based on, besides the CPU time per example.
 
-    That CPU time was measured with `busy_vcpus` busy. It grows by `growth` with every doubling of
-    them, between `growth_low` and `growth_high`; `cpu_low` and `cpu_high` are its extremes in
-    slices of the window, relative to the mean. `unevenness` is the variance of the time per batch
-    over its squared mean, `batches_ahead` how many batches can be ready before they are needed.
-    `serial_ms` of each example hold the interpreter lock, so that more vCPUs do not divide them;
-    at most `serial_high_ms` do, where the lock could not be seen.
+    That CPU time was measured with `busy_vcpus` vCPUs busy. It grows by `growth` with every
+    doubling of them, between `growth_low` and `growth_high`; `cpu_low` and `cpu_high` are its
+    extremes in slices of the window, relative to the mean. `unevenness` is the variance of the
+    time per batch over its squared mean, `batches_ahead` how many batches can be ready before
+    they are needed. `serial_ms` of each example hold the interpreter lock, so that more vCPUs do
+    not divide them; if the lock could not be observed, at most `serial_high_ms` do.
     """
 
     busy_vcpus: float
@@ -75,7 +75,7 @@ def what_if(
 
     The prediction is far off if the interpreter lock or slow reads are the bottleneck.
     """
-    # The vCPUs that the device's demand keeps busy, at the CPU cost that was measured.
+    # The vCPUs that the device's demand keeps busy, at the measured CPU cost.
     load = batch_size * cpu_ms_per_example / step_ms
     held = batch_size * scaling.serial_ms / step_ms
     held_most = max(held, batch_size * scaling.serial_high_ms / step_ms)
@@ -99,7 +99,7 @@ def what_if(
 def _predicted(
     load: float, held: float, vcpus: float, scaling: Scaling, growth: float
 ) -> tuple[float, float]:
-    """The MXU's idle share, and the vCPUs that would keep it busy."""
+    """The MXU's idle fraction, and the vCPUs that would keep it busy."""
     power, busy = math.log2(1 + growth), scaling.busy_vcpus
     cost_factor = (vcpus / busy) ** power
     taken = max(load * cost_factor / vcpus, held)
@@ -108,14 +108,14 @@ def _predicted(
 
 
 def _idle_fraction(room: float, scaling: Scaling) -> float:
-    """The idle share of a device whose step takes `room` times as long as a batch."""
+    """The idle fraction of a device whose step takes `room` times as long as a batch."""
     if math.isinf(room):
         return 0.0
     spare = room - 1
     waits = max(0.0, -spare)
     if scaling.unevenness:
-        # Batches that vary queue up: the mean wait of a queue in heavy traffic, exponential in
-        # the room that is left and in the batches that can be buffered.
+        # Varying batches queue up: the mean wait of a queue in heavy traffic, exponential in
+        # the spare room and in the batches that can be buffered.
         steepness = 2 * scaling.batches_ahead / scaling.unevenness
         exponent = min(FARTHEST, steepness * spare)
         waits = spare / math.expm1(exponent) if exponent else 1 / steepness

@@ -1,4 +1,4 @@
-"""Training: plan and run scripts with the right strategy, schedules, predict and bench.
+"""Plan and run training scripts with the right strategy; schedules, predict and bench.
 
     from tpuctl.training import LearningRateFinder, OneCycle, predict
 
@@ -18,7 +18,7 @@ _load, __dir__, __all__ = lazy(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name, and the framework below it, when it is first asked for."""
+    """Load a public name and its framework on first use."""
     from tpuctl.errors import MissingExtraError
 
     try:

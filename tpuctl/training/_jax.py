@@ -22,7 +22,7 @@ def open_devices(strategy: str, *, remote: str | None = None) -> Iterator[Device
         jax.distributed.initialize()
     try:
         devices = jax.devices() if "mesh" in strategy else jax.devices()[:1]
-        # From 0.10 on jax.make_mesh gives explicit axes, under which gathers need annotations.
+        # Since 0.10, jax.make_mesh makes explicit axes, with which gathers need annotations.
         mesh = jax.sharding.Mesh(np.array(devices), ("data",))
         with _data_parallel(len(devices) > 1):
             yield Devices(
@@ -95,15 +95,15 @@ def _data_parallel(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _uneven_batches() -> Iterator[None]:
-    """Give every device the whole of a batch that cannot be divided, as the last of an epoch.
+    """Give every device the whole batch if it cannot be divided, such as the last of an epoch.
 
-    Keras would fail in JAX's IndivisibleError. The step and its result are those of one device.
+    Keras would fail with JAX's IndivisibleError. The result of the step is that of one device.
     """
     import jax
     from keras.src.backend.jax import distribution_lib
 
     plain = getattr(distribution_lib, "distribute_data_input", None)
-    # On several hosts each has its own part of a batch, so none could be given the whole.
+    # On several hosts, each has only its own part of a batch, not the whole.
     if plain is None or jax.process_count() > 1:
         yield
         return

@@ -30,8 +30,8 @@ class OneCycle(keras.callbacks.Callback):
         """Set the rate for this step."""
         rate = self.plan.rate(self._step)
         optimizer = _set_rate(self.model, rate)
-        # A compiled step has a momentum that is a Python number baked in: only an optimizer that
-        # keeps it as a variable can change it.
+        # In a compiled step, momentum that is a Python number is a constant: only an optimizer
+        # that keeps it as a variable can change it.
         momentum: Any = getattr(optimizer, "momentum", None)
         if hasattr(momentum, "assign"):
             momentum.assign(self.plan.momentum_at(self._step))
@@ -104,7 +104,7 @@ class LearningRateFinder(keras.callbacks.Callback):
         _set_rate(self.model, rate)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Record the loss of this step; stop if the training has diverged."""
+        """Record the loss of this step, and stop if the training has diverged."""
         # Keras reports the mean since the epoch began: the loss of the step is the difference.
         total = float((logs or {})["loss"]) * (batch + 1)
         loss = total - self._seen
@@ -132,7 +132,7 @@ class LearningRateFinder(keras.callbacks.Callback):
                 "The learning-rate finder has no result yet.", hint="Pass it to model.fit first."
             )
         mark, losses = self.result.steepest, self.result.losses
-        # Where the loss explodes, the rest would be a flat line at the bottom.
+        # Where the loss explodes, everything else would be a flat line at the bottom.
         top = 1.5 * max(losses[: max(1, len(losses) // 4)], default=1.0)
         return write_curves(
             Path(path),

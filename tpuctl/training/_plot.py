@@ -1,4 +1,4 @@
-"""Pictures in one style: what, on which machine and when, axes with units, a legend."""
+"""Plots in one style: a title, the machine and date, axes with units, a legend."""
 
 import io
 import textwrap
@@ -11,9 +11,9 @@ from tpuctl.printable import printable
 from tpuctl.storage.local import write_atomically
 
 INK, SOFT, LINE = "#1c2330", "#566073", "#dde2ea"
-# Those of the HTML reports.
+# The colours of the HTML reports.
 COLOURS = ("#1f5fbf", "#c2410c", "#0b7a70", "#7c4db0", "#8a6500", "#69748a")
-# A name that comes from data must not be read as a formula.
+# A name from data must not be rendered as a formula.
 _STYLE = {
     "text.parse_math": False, "text.color": INK, "axes.labelcolor": SOFT, "xtick.color": SOFT,
     "ytick.color": INK, "axes.edgecolor": LINE, "axes.spines.top": False, "grid.color": LINE,
@@ -51,7 +51,7 @@ def draw_curves(
 ) -> Any:
     """Plot named curves of (x, y) points, from y = 0 unless one is below it.
 
-    `mark` is a position on the x axis and its label; what is above `top` is cut off.
+    `mark` is a position on the x axis and its label; values above `top` are cut off.
     """
     with _matplotlib().rc_context(_STYLE):
         figure, axes = _figure(title, about, 4.2)
@@ -113,7 +113,7 @@ def _matplotlib() -> Any:
 
 
 def _figure(title: str, about: str, height: float) -> tuple[Any, Any]:
-    """Begin a picture: bold what is seen, and below it where and when it was measured."""
+    """Begin a plot, with a bold title and, below it, where and when it was measured."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

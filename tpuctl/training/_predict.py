@@ -14,7 +14,7 @@ ROWS_PER_REPLICA = 32
 
 
 def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
-    """Do what `tpuctl.predict` promises."""
+    """Implement `tpuctl.predict`."""
     if not isinstance(model, keras.Model):
         raise InvalidInputError(f"Could not predict: {type(model).__name__} is not a Keras model.")
     replicas = count_replicas(model)
@@ -29,10 +29,10 @@ def predict(model: Any, x: Any, *, batch_size: int | None = None) -> Any:
         return _empty_outputs(model, regrouped.empty)
     _check_shapes(model, first)
     with warnings.catch_warnings():
-        # Under a strategy, Keras warns about the end of a generator as if it were an interruption.
+        # Under a strategy, Keras warns about the end of a generator as if that were an error.
         warnings.filterwarnings("ignore", message=".*ran out of data", category=UserWarning)
         try:
-            outputs = model.predict(_again(first, batches), verbose=0)
+            outputs = model.predict(_chain(first, batches), verbose=0)
         except Exception as error:
             # The framework wraps an exception of the generator in one of its own.
             raise regrouped.error or error from None
@@ -85,17 +85,17 @@ class _Regrouped:
             yield _pad(_join(held), self._size - held_rows)
 
 
-def _again(first: Any, rest: Iterator[Any]) -> Iterator[tuple[Any]]:
-    """A tuple says that the structure inside is all x: a bare pair would be read as (x, y).
+def _chain(first: Any, rest: Iterator[Any]) -> Iterator[tuple[Any]]:
+    """Wrap a batch in a tuple, so that all of it is x: a bare pair would be read as (x, y).
 
-    Lists inside become tuples: TensorFlow takes no lists from a generator.
+    Lists inside become tuples, because TensorFlow accepts no lists from a generator.
     """
     for batch in chain([first], rest):
         yield (keras.tree.lists_to_tuples(batch),)
 
 
 def _batches(x: Any) -> Iterator[Any]:
-    """Bring whatever holds rows into batches of arrays."""
+    """Turn any object with rows into batches of arrays."""
     if hasattr(x, "element_spec") and hasattr(x, "as_numpy_iterator"):
         is_tuple = isinstance(x.element_spec, tuple)
         return (batch[0] if is_tuple else batch for batch in x.as_numpy_iterator())
@@ -115,7 +115,7 @@ def _array(value: Any) -> Any:
     if array.dtype == object or not array.ndim:
         raise InvalidInputError(
             f"Could not predict: a batch holds {type(value).__name__}, not an array with rows.",
-            hint="Give arrays, a tf.data.Dataset, or an iterable of batches of arrays.",
+            hint="Pass arrays, a tf.data.Dataset, or an iterable of batches of arrays.",
         )
     return array
 
@@ -147,7 +147,7 @@ def _pad(batch: Any, missing: int) -> Any:
 
 
 def _check_shapes(model: Any, batch: Any) -> None:
-    """Raise a short error for rows of the wrong shape; TensorFlow's has a hundred lines."""
+    """Raise a short error for rows of the wrong shape; TensorFlow's own has a hundred lines."""
     inputs, leaves = getattr(model, "inputs", None) or (), keras.tree.flatten(batch)
     if len(inputs) != len(leaves):
         return

@@ -39,7 +39,7 @@ def split_cpu(count: int) -> None:
 def counting_steps(devices: Devices, counts: list[Executed]) -> Iterator[None]:
     """Count the steps of each replica in a variable on its own device.
 
-    Counts every call of the strategy's `run`, which Keras uses for all its steps.
+    Counts every call of the strategy's `run`, which Keras uses for all steps.
     """
     import tensorflow as tf
 

@@ -39,10 +39,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Row:
-    """One training run: the first epoch separately, since it compiles; the rest as means.
+    """One training run: the first epoch, which compiles, and the means of the others.
 
     `batch_size` is global. `us_per_example` is an epoch's time over its examples; `_low` and
-    `_high` are those of the fastest and the slowest epoch, and `steps` the number in the mean.
+    `_high` are those of the fastest and the slowest epoch. `steps` is the number in the mean.
     """
 
     device: str
@@ -64,7 +64,7 @@ class Row:
 class Bench(Outcome):
     """A sweep over batch sizes on every device of this machine.
 
-    `date` is the day in UTC as YYYY-MM-DD, empty if a file has none.
+    `date` is the UTC date as YYYY-MM-DD; empty if a file has none.
     """
 
     machine: str
@@ -83,7 +83,7 @@ class Bench(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Which batch sizes were measured with too few steps."""
+        """Warn about batch sizes that were measured with too few steps."""
         few = sorted(
             {row.batch_size for row in self.rows if (row.steps or LEAST_STEPS) < LEAST_STEPS}
         )
@@ -98,13 +98,13 @@ class Bench(Outcome):
         return "partial" if self.failures and self.rows else super().status
 
 
-# A mean of fewer says little.
+# The mean of fewer steps says little.
 LEAST_STEPS = 10
 
 
 @dataclass(frozen=True)
 class Column:
-    """What one machine measured with one device, framework and strategy."""
+    """The measurements of one machine with one device, framework and strategy."""
 
     machine: str
     device: str
@@ -115,7 +115,7 @@ class Column:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Two machines at one batch size, or each at its best if `batch_size` is None."""
+    """Compares two machines at one batch size, or at their best ones if `batch_size` is None."""
 
     batch_size: int | None
     before: Row
@@ -207,7 +207,7 @@ def _speed_up(size: int | None, before: Row, after: Row) -> SpeedUp:
     )
 
 
-# MNIST has 60,000 training examples; an epoch of them takes a CPU minutes.
+# MNIST has 60,000 training examples; on a CPU, such an epoch takes minutes.
 EXAMPLES_ON_ACCELERATOR = 60_000
 EXAMPLES_ON_CPU = 4_096
 _ALONE = {"tensorflow": "default", "jax": "single"}
@@ -252,7 +252,7 @@ def run_bench(
     examples: int | None = None,
     cpu_devices: int | None = None,
 ) -> Bench:
-    """Train the template once for each variant and batch size, each in a process of its own.
+    """Train the template once for each variant and batch size, each in its own process.
 
     Raises UsageError if there are fewer than two epochs, if a batch is larger than an epoch, or if
     the template lacks a flag that bench sets.
@@ -261,7 +261,7 @@ def run_bench(
     variants = plan_variants(here, script, framework=framework, cpu_devices=cpu_devices)
     on_cpu = all(variant.device.startswith("CPU") for variant in variants)
     usual = EXAMPLES_ON_CPU if on_cpu else EXAMPLES_ON_ACCELERATOR
-    # At least ten steps of the largest batch, in all epochs but the first.
+    # At least ten steps of the largest batch, in all epochs except the first.
     least = -(-LEAST_STEPS // max(1, epochs - 1)) * max(batch_sizes, default=1)
     _check(batch_sizes, epochs, examples or usual)
     examples = examples or max(usual, least)
@@ -370,7 +370,7 @@ def _accelerators(here: Diagnosis) -> tuple[int, str]:
 
 
 def name_place() -> str:
-    """Say in a few words, without its name, what this machine is, and the date."""
+    """Describe this machine in a few words, without its name, and the date."""
     from tpuctl.diagnosis.diagnose import diagnose
     from tpuctl.runtime.live import live_machine
 
@@ -404,7 +404,7 @@ def plan_plot(bench: Bench) -> dict[str, Any]:
         "curves": curves,
         "x": "global batch",
         "y": "microseconds per example",
-        "title": f"{bench.template}: time per example, less is better",
+        "title": f"{bench.template}: time per example, lower is better",
         "about": bench.place,
         "ticks": sorted(_sizes(bench)),
     }

@@ -14,7 +14,7 @@ from tpuctl.outcome import Outcome
 from tpuctl.storage.local import write_atomically
 from tpuctl.training.source import read_source
 
-# What makes a flag one without a value, and the type that its `Flag` then has.
+# The actions of flags without a value, and the type of their `Flag`.
 _SWITCHES = {"store_true": "bool", "store_false": "bool", "BooleanOptionalAction": "yes|no"}
 
 
@@ -30,7 +30,7 @@ class Flag:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it stands without a value."""
+        """Whether it has no value."""
         return self.type in _SWITCHES.values()
 
 
@@ -57,8 +57,8 @@ class Template(Outcome):
         return any(flag.name == "--data" and "of shards" in flag.help for flag in self.flags)
 
     @property
-    def decides_alone(self) -> bool:
-        """Whether no strategy can be given to it, by a flag or by a scope around it."""
+    def sets_own_strategy(self) -> bool:
+        """Whether its strategy cannot be set, neither by a flag nor by a scope around it."""
         return not self.is_plain_keras and all(flag.name != "--strategy" for flag in self.flags)
 
 
@@ -135,7 +135,7 @@ def write_template(name: str, folder: Path) -> Written:
 
 
 def is_template(script: str) -> bool:
-    """Whether a script is one of the templates, not a file of the user's."""
+    """Whether a script is one of the templates rather than the user's file."""
     return Path(script).parent == _folder()
 
 

@@ -17,7 +17,7 @@ _ON_TPU = frozenset(
 
 @dataclass(frozen=True)
 class Situation:
-    """The inputs of the choice; a build is the best accelerator a framework supports."""
+    """The inputs of the choice; `*_build` is the best accelerator that a framework supports."""
 
     accelerator: str = "none"
     runtime: str = "workstation"
@@ -72,7 +72,7 @@ def choose(situation: Situation) -> Choice:
     keras = choose_keras(situation)
     if best.framework != "jax" or not keras.strategy.startswith("jax-"):
         return best
-    # Keras 3 needs less code on JAX than a mesh made by hand.
+    # Keras 3 needs less code on JAX than a hand-made mesh.
     return replace(best, because=f"{best.because}; Keras 3 runs on JAX", snippet=keras.snippet)
 
 
@@ -137,7 +137,7 @@ def _jax(situation: Situation) -> tuple[str, str]:
         return "not-installed", "JAX is not installed"
     if situation.accelerator == "tpu-remote":
         if situation.runtime == "colab-legacy-tpu-node":
-            return "single", "historic: jax.tools.colab_tpu made the node's cores local devices"
+            return "single", "obsolete: jax.tools.colab_tpu made the node's cores local devices"
         return "cpu", "JAX cannot use a TPU on another machine"
     if situation.accelerator == "tpu":
         if situation.several_hosts:
@@ -154,7 +154,7 @@ def _jax(situation: Situation) -> tuple[str, str]:
 
 def _torch(situation: Situation) -> tuple[str, str]:
     if situation.runtime == "colab-legacy-tpu-node":
-        return "xla-launch", "historic: a torch_xla for XRT, which the notebook installed itself"
+        return "xla-launch", "obsolete: a torch_xla for XRT, which the notebook installed itself"
     if situation.torch_build is None:
         return "not-installed", "PyTorch is not installed"
     if situation.accelerator == "tpu" and situation.has_torch_tpu:
@@ -179,8 +179,8 @@ def _torch_xla(situation: Situation) -> tuple[str, str]:
     if situation.several_hosts:
         return "xla-launch-all-hosts", f"{situation.hosts} hosts, each runs the program"
     if situation.devices == 1:
-        # launch() would start as many processes as the bounds say, and Colab's bounds are wrong.
-        return "xla-single", "one device: a launcher would only trip over the bounds"
+        # launch() would start as many processes as the bounds say, but Colab's bounds are wrong.
+        return "xla-single", "one device: a launcher would only fail because of the bounds"
     if situation.stray_process_addresses:
         return "xla-launch-pop-addresses", "TPU_PROCESS_ADDRESSES names fewer processes than chips"
     return "xla-launch", f"{situation.devices} devices on one host"

@@ -10,7 +10,7 @@ from typing import Any
 from tpuctl.codec import from_plain, read_json
 from tpuctl.errors import InvalidInputError
 
-# The file where the runner writes its counts; set for the child by `run_training`.
+# The file to which the runner writes its counts; `run_training` sets it for the child.
 COUNTS_VARIABLE = "TPUCTL_COUNTS_FILE"
 
 
@@ -26,7 +26,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Executed:
-    """Steps of training and evaluation that one device executed, and the examples in them.
+    """The training and evaluation steps that one device executed, and their examples.
 
     `examples` is None if the framework does not report it.
     """
@@ -41,7 +41,7 @@ class Executed:
 
 
 def check_split(count: int, kinds: Sequence[str]) -> None:
-    """Raise InvalidInputError unless the devices in use are that many CPUs."""
+    """Raise InvalidInputError unless exactly `count` CPU devices are in use."""
     cpus = [kind for kind in kinds if kind.lower() == "cpu"]
     if len(cpus) != count or len(kinds) != count:
         raise InvalidInputError(
@@ -57,7 +57,7 @@ def write_counts(path: Path, counts: Sequence[Executed]) -> None:
 
 
 def read_counts(path: Path, result: Mapping[str, Any] | None) -> tuple[Executed, ...]:
-    """Read the counts of a finished script: its own from `result`, else those in `path`."""
+    """Read the counts of a finished script: its own from `result`, otherwise those in `path`."""
     try:
         counts = (result or {}).get("executed") or read_json(path)
         return tuple(from_plain(Executed, count) for count in counts)
@@ -66,7 +66,7 @@ def read_counts(path: Path, result: Mapping[str, Any] | None) -> tuple[Executed,
 
 
 def idle_devices(counts: Sequence[Executed], devices: int) -> str | None:
-    """Return a warning if some devices did nothing, None if all worked or none were counted."""
+    """Return a warning if some devices executed no steps; None if all did or none were counted."""
     worked = [count for count in counts if count.steps and count.examples != 0]
     if not counts or len(worked) >= devices:
         return None

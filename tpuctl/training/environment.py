@@ -35,10 +35,10 @@ def plan_environment(
     *,
     libtpu: str | None = None,
 ) -> tuple[Change, ...]:
-    """List the changes that a choice needs, given the codes of the problems found.
+    """List the changes that a choice needs, given the codes of the detected problems.
 
     `libtpu` is the path of the TPU library, for TensorFlow's PJRT variables. Variables that are
-    right already are left out.
+    already right are left out.
     """
     wanted = (
         *_keras(choice),
@@ -95,7 +95,7 @@ def _hostnames(problems: Collection[str], env: Mapping[str, str]) -> Iterable[Ch
 def _platforms(
     choice: Choice, problems: Collection[str], env: Mapping[str, str]
 ) -> Iterable[Change]:
-    """Remove a demand for a TPU that is not there; a request to avoid the TPU may be intended."""
+    """Remove a setting that demands a missing TPU; avoiding the TPU may be intended."""
     asked_for = env.get("JAX_PLATFORMS", "").lower()
     if choice.framework == "jax" and "F16" in problems and "tpu" in asked_for:
         yield Change("JAX_PLATFORMS", None, "JAX would fail without a TPU", "F16")
@@ -104,6 +104,6 @@ def _platforms(
 def _pjrt(choice: Choice, problems: Collection[str], libtpu: str | None) -> Iterable[Change]:
     if choice.strategy != "tpu-local" or "F30" not in problems or libtpu is None:
         return
-    because = "TensorFlow reaches this generation through PJRT only"
+    because = "TensorFlow supports this generation only through PJRT"
     yield Change("NEXT_PLUGGABLE_DEVICE_USE_C_API", "true", because, "F30")
     yield Change("TF_PLUGGABLE_DEVICE_LIBRARY_PATH", libtpu, because, "F30")

@@ -1,10 +1,10 @@
-"""Run a training on a machine that has nothing but this package, and say what it waited for.
+"""Run a training on a machine that has only this package, and report what it waited for.
 
     python start_python.py tpuctl.training.hosted_job job.json
     python start_python.py tpuctl.training.hosted_job -- python3 train.py
 
-A file describes a launch, which is planned here after the machine was diagnosed, or a command.
-What was measured is in `tpuctl/training.json` and `tpuctl/profile.tpuprof`, which are fetched.
+The file describes a launch, which is planned here after diagnosing the machine, or a command. The
+measurements are in `tpuctl/training.json` and `tpuctl/profile.tpuprof`, which are fetched.
 """
 
 import json
@@ -27,7 +27,7 @@ _OURS = Path("tpuctl")
 
 
 def main() -> None:
-    """Run the job that the file describes, and end with its exit code."""
+    """Run the job that the file describes, and exit with its exit code."""
     if os.getpid() == 1:
         _wait_for_the_script()
     try:
@@ -50,11 +50,11 @@ def main() -> None:
 
 
 def _wait_for_the_script() -> None:
-    """Outlive a SIGTERM: it goes to the script as well, and what that has measured is told."""
+    """Keep running after SIGTERM, which is passed to the script, to report its measurements."""
 
     def pass_on(number: int, frame: object) -> None:
-        # In a container only the first process gets signals, and only those that it handles: the
-        # job could not save itself when its node is taken away.
+        # In a container, only the first process gets signals, and only those that it handles:
+        # otherwise the job could not save its state when its node is preempted.
         if os.getpid() == 1:
             os.kill(-1, number)
 
@@ -67,7 +67,7 @@ def _plan_of(words: Sequence[str], env: Mapping[str, str]) -> LaunchPlan:
 
 
 def _measure(plan: LaunchPlan) -> Training:
-    """Run a plan, and say what it waited for."""
+    """Run a plan, and report what it waited for."""
     profile = _OURS / "profile.tpuprof"
     profile.unlink(missing_ok=True)
     training = watch_training(plan, profile=profile, on_start=_wait_for_the_script)
@@ -76,7 +76,7 @@ def _measure(plan: LaunchPlan) -> Training:
         if training.executed:
             _say(f"steps executed by: {', '.join(map(str, training.executed))}")
         shares = "; ".join(f"{name} {part:.0%}" for name, part in training.idle_shares.items())
-        _say(shares or "input wait and MXU idle are unknown: too few training steps were seen")
+        _say(shares or "input wait and MXU idle are unknown: too few training steps were measured")
     return training
 
 
@@ -91,7 +91,7 @@ def _run(job: dict[str, Any]) -> int:
         _say(f"doctor: {problem.code} {problem.severity}: {problem.summary}")
     if "command" in job:
         return _measure(_plan_of(job["command"], job["env"])).returncode
-    # On an emulated machine, devices of the CPU stand for the chips.
+    # On an emulated machine, CPU devices replace the chips.
     chips = len(os.listdir(f"{emulated}/vfio")) if (emulated := os.environ.get(_EMULATED)) else None
     try:
         plan = plan_training(here=here, cpu_devices=chips, **job["plan"])

@@ -27,7 +27,8 @@ ON_ALL_HOSTS = frozenset({"distributed+mesh", "multiworker-mirrored", "xla-launc
 class LaunchPlan(Outcome):
     """A training run before it starts, with the reasons for its choices.
 
-    `env` is set and `unset` removed before the script starts, since frameworks read them on import.
+    `env` is set and `unset` removed before the script starts, because frameworks read them on
+    import.
     """
 
     script: str
@@ -43,11 +44,11 @@ class LaunchPlan(Outcome):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why this framework and strategy."""
+        """Why this framework and strategy were chosen."""
         return self.because
 
     def in_shell(self, *before: str) -> str:
-        """Write the command for a shell, after other words and with its variables."""
+        """Write the command for a shell, with its variables, after the words in `before`."""
         removed = [word for name in self.unset for word in ("-u", name)]
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         words = shlex.join([*before, *self.argv])
@@ -69,12 +70,12 @@ def pick_choice(
     strategy: str = "auto",
     accelerator: str = "none",
 ) -> Choice:
-    """Pick the framework and strategy for a script from those that the machine offers.
+    """Pick the framework and strategy for a script from the choices of the machine.
 
-    A framework or strategy given by name is kept. `accelerator` decides which package a hint says
-    to install. Raises UsageError for a framework that is unknown or that the script cannot use, and
-    for a single-host script on several hosts; MissingExtraError or NotFoundError if none of its
-    frameworks is installed.
+    A framework or strategy that was requested by name is kept. `accelerator` decides which package
+    a hint names. Raises UsageError for a framework that is unknown or that the script cannot use,
+    and for a single-host script on several hosts; MissingExtraError or NotFoundError if none of
+    its frameworks is installed.
     """
     can_use = script.frameworks or FRAMEWORKS
     if framework not in ("auto", *can_use):
@@ -111,12 +112,12 @@ def plan_launch(
 ) -> LaunchPlan:
     """Turn `--set K=V` settings and a choice of strategy into a command.
 
-    `changes` are applied to the environment first; `cpu_devices` splits the CPU into that many
+    `changes` are applied to the environment; `cpu_devices` splits the CPU into that many
     virtual devices. Raises UsageError for a setting that is not `K=V` or has no matching flag.
     """
     given = [word for setting in settings for word in _flag(setting, script)]
     named = {word.split("=")[0] for word in (*given, *arguments)}
-    spread, because = _spread(script, choice, cpu_devices, named)
+    spread, because = _pass_strategy(script, choice, cpu_devices, named)
     runs_inside = spread[:1] == ["-m"]
     command = [*spread, script.path, *given] if runs_inside else [script.path, *given, *spread]
     return LaunchPlan(
@@ -159,7 +160,7 @@ def plan_training(
     script = find_script(target)
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
-        offered = tuple(over_cpus(choice, cpu_devices) for choice in offered)
+        offered = tuple(on_virtual_devices(choice, cpu_devices) for choice in offered)
     choice = pick_choice(
         script,
         offered,
@@ -183,7 +184,7 @@ def plan_training(
     )
 
 
-def over_cpus(choice: Choice, count: int) -> Choice:
+def on_virtual_devices(choice: Choice, count: int) -> Choice:
     """Spread a choice over virtual devices of the CPU."""
     spread = _CPU_STRATEGIES.get(choice.framework)
     if spread is None or choice.strategy == "not-installed":
@@ -210,10 +211,10 @@ def _virtual_devices(
     return [*hidden, Change("XLA_FLAGS", flags, why), Change("JAX_PLATFORMS", "cpu", why)]
 
 
-def _spread(
+def _pass_strategy(
     script: Template, choice: Choice, cpu_devices: int | None, named: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Pass the strategy to a script: through its own flags, or by a runner that opens it first."""
+    """Pass the strategy to a script: through its flags, or with a runner that opens it first."""
     flags = {flag.name for flag in script.flags}
     words, because = [], []
     if script.is_plain_keras and choice.framework in ("tensorflow", "jax"):
@@ -221,7 +222,7 @@ def _spread(
         because = [f"{script.name} has no strategy code: it runs inside {choice.strategy}"]
         flags = {"--cpu-devices"}
     elif "--strategy" not in flags:
-        because = [f"{script.name} has no --strategy flag; it decides for itself"]
+        because = [f"{script.name} has no --strategy flag and decides by itself"]
     elif "--strategy" not in named:
         words = ["--strategy", choice.strategy]
     # JAX reads the number of CPU devices from the environment instead.
@@ -233,7 +234,7 @@ def _spread(
 def _missing(
     script: Template, wanted: Sequence[str], choices: Sequence[Choice], accelerator: str
 ) -> TpuctlError:
-    """Build the error that says which package to install for this accelerator."""
+    """Return the error that says which package to install for this accelerator."""
     if "tensorflow" in wanted and accelerator == "none":
         return MissingExtraError(f"Training {script.name}", extra="tf", module="tensorflow")
     line = snippets.install_line(accelerator, wanted, with_xla=script.needs_xla)
@@ -263,7 +264,7 @@ def _supported_by(script: Template, choice: Choice) -> Choice:
 
 def _check_strategy(script: Template, framework: str, strategy: str) -> None:
     flag = next((flag for flag in script.flags if flag.name == "--strategy"), Flag("", ""))
-    if script.decides_alone:
+    if script.sets_own_strategy:
         raise UsageError(
             f"{script.name} has no --strategy flag, so --strategy {strategy} has no effect.",
             hint="Omit it, or add the flag to the script.",

@@ -27,7 +27,7 @@ from tpuctl.training.environment import Change, plan_environment
 from tpuctl.training.plan import RUNNER, LaunchPlan, find_script, pick_choice, plan_launch
 
 FOLDER = "tpuctl-launch"
-"""Folder on the workers for a script that is copied alone."""
+"""Folder on the workers for a single script."""
 
 LIBRARY = ".tpuctl-library"
 """Folder in the home folder for tpuctl itself, which measures the script's steps."""
@@ -40,10 +40,11 @@ _MEASURED = (PYTHON, _START, "tpuctl.training.hosted_job", "--")
 
 @dataclass(frozen=True)
 class RemotePlan(LaunchPlan):
-    """A training on workers before it starts; `folder` is its working directory setup.
+    """A training on workers before it starts; `folder` is its working directory.
 
     `copies` are pairs of a local path and its target on the workers. `hosts` are those that start
-    the program: only one if it drives all the others. Our program around it measures its steps.
+    the program: only one if it drives all the others. `is_measured` is whether tpuctl runs around
+    it and measures its steps.
     """
 
     on: str
@@ -62,7 +63,7 @@ class RemotePlan(LaunchPlan):
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What is known about the workers: their number, a probe of the first one, and their TPU."""
+    """Facts about the workers: their number, a probe of the first one, and their TPU."""
 
     workers: int
     probe: Probe
@@ -157,7 +158,7 @@ def plan_on_workers(
 
 
 def changes_for(choice: Choice, setup: WorkerSetup) -> tuple[Change, ...]:
-    """What must be set on the workers before the framework starts setup."""
+    """The environment changes on the workers before the framework starts."""
     situation = situation_of(setup)
     problems = {"F30"} if situation.needs_pjrt_variables else set()
     changes = plan_environment(choice, problems, {}, libtpu=setup.probe.libtpu)

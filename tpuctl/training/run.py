@@ -25,7 +25,7 @@ from tpuctl.training.plan import LaunchPlan
 
 # Keras stops within a batch, and a template saves its checkpoint within seconds.
 STOP_S = 15
-# Below a tenth, a faster input pipeline makes no noticeable difference.
+# Below this, a faster input pipeline makes no noticeable difference.
 NOTABLE_WAIT = 0.1
 # TensorFlow 2.21 prints these at every start, whatever its log level (2026-11-20).
 _START_UP = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
@@ -72,7 +72,7 @@ class Training(LaunchPlan):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Idle devices, and an input pipeline that the device waited for."""
+        """Warnings about idle devices and a slow input pipeline."""
         if self.returncode:
             return ()
         found = (idle_devices(self.executed, self.devices), self._input_wait())
@@ -88,7 +88,7 @@ class Training(LaunchPlan):
 
     @property
     def unmeasured_steps(self) -> int:
-        """Steps that were too few to measure."""
+        """The number of steps, if too few to measure."""
         return max(self.few, *(entry.steps for entry in self.executed), 0)
 
     @property
@@ -109,7 +109,7 @@ class Training(LaunchPlan):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Empty: the plan's reasons were shown before the run."""
+        """Empty, because the plan's reasons were shown before the run."""
         return ()
 
     @property
@@ -122,7 +122,7 @@ class Training(LaunchPlan):
         alone = (self.argv[0], *self.argv[self.argv.index(self.script) :])
         hint = f"Run it without tpuctl: {shlex.join(alone)}"
         if is_template(self.script):
-            hint = "What it printed above says why."
+            hint = "Its output above says why."
         if known := self.explanation:
             command = f" Run: {known.fix_command}" if known.fix_command else ""
             hint = f"{known.code}: {known.title}. {known.fix}{command}"
@@ -189,7 +189,7 @@ def run_training(
 
 
 def _command(plan: LaunchPlan) -> list[str]:
-    """Return the plan's command, with `python -m MODULE` of ours started as all our processes."""
+    """Return the plan's command; modules of tpuctl are started like all its processes."""
     python, *words = plan.argv
     if words[:1] == ["-m"]:
         return python_command(*words[1:], python=python)

@@ -28,7 +28,7 @@ ANNEALINGS: dict[str, Callable[[float, float, float], float]] = {
 
 @dataclass(frozen=True)
 class OneCyclePlan:
-    """The one-cycle policy (Smith 2018, arXiv 1803.09820): up to `max_rate`, then far down.
+    """The one-cycle policy (Smith 2018, arXiv 1803.09820): up to `max_rate`, then nearly to zero.
 
     The rate rises from `max_rate / start_divisor` during the first `warm_up` of the `steps` and
     falls to `max_rate / end_divisor`; momentum moves in the opposite direction.
@@ -74,7 +74,7 @@ class OneCyclePlan:
         first, peak, last = values
         climb = round(self.warm_up * self.steps)
         if step < climb:
-            # Without annealing only the descent is flat; the warm-up is still a ramp.
+            # Without annealing, only the descent is flat; the warm-up is still a ramp.
             interpolate = _linear if self.annealing == "none" else ANNEALINGS[self.annealing]
             return interpolate(first, peak, step / climb)
         left = max(1, self.steps - 1 - climb)
@@ -82,7 +82,7 @@ class OneCyclePlan:
 
 
 def range_test_rate(step: int, steps: int, low: float, high: float) -> float:
-    """Return the rate of a range-test step, from `low` to `high` by a constant factor."""
+    """Return the rate of a range-test step: from `low` to `high`, with a constant factor."""
     return _exponential(low, high, min(1.0, step / max(1, steps - 1)))
 
 
@@ -94,9 +94,9 @@ LEAST_DROP = 0.01
 class RangeTest:
     """The result of a range test: rates, smoothed losses and the suggested rates.
 
-    `steepest` is where the loss falls fastest per decade of rate: a good constant rate.
-    `largest` is a tenth of the rate at which the loss was lowest: a good peak for one cycle. Both
-    are None where the loss never fell (Smith 2015, arXiv 1506.01186).
+    `steepest` is where the loss falls fastest per decade of rate: a good constant rate. `largest`
+    is a tenth of the rate at which the loss was lowest: a good peak for one cycle. Both are None
+    if the loss never fell (Smith 2015, arXiv 1506.01186).
     """
 
     rates: tuple[float, ...]
@@ -120,7 +120,7 @@ def read_range_test(rates: Sequence[float], losses: Sequence[float]) -> RangeTes
     finite = [(rate, loss) for rate, loss in zip(rates, losses, strict=True) if math.isfinite(loss)]
     kept = tuple(rate for rate, _ in finite)
     smoothed = smooth([loss for _, loss in finite])
-    # The average of few losses is mostly noise: no choice is made from a test's first tenth.
+    # The average of few losses is mostly noise, so the test's first tenth is ignored.
     first = len(kept) // 10
     slopes = {
         index: (smoothed[index + 1] - smoothed[index - 1])

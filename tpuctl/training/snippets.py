@@ -23,7 +23,7 @@ import sys
 
 subprocess.check_call([sys.executable, "-m", "pip", "install", "-U", "{package}"])
 """
-# The package for each accelerator, of JAX as docs.jax.dev (installation) says.
+# The package for each accelerator; JAX's are from docs.jax.dev (installation).
 _PACKAGES = {
     "jax": {"tpu": "jax[tpu]", "gpu": "jax[cuda12]"},
     "tensorflow": {"tpu": "tensorflow-tpu", "gpu": "tensorflow[and-cuda]"},
@@ -225,8 +225,8 @@ def install_line(
     """Return the pip command that installs one of the frameworks for the accelerator.
 
     On a TPU, JAX is preferred: TensorFlow supports few generations. `with_xla` adds PyTorch/XLA to
-    PyTorch on other machines, too. torch_xla loads only with the torch of its own release; and pip
-    takes a torch of 5 GB for Nvidia's GPUs, where uv knows the small one.
+    PyTorch on other machines too. torch_xla loads only with the torch of its own release. pip would
+    install a torch of 5 GB for Nvidia's GPUs, but uv can choose the small CPU build.
     """
     name = "jax" if accelerator == "tpu" and "jax" in frameworks else frameworks[0]
     package = _PACKAGES[name].get(accelerator, _XLA_ON_CPU if with_xla else name)

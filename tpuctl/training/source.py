@@ -55,7 +55,7 @@ def _stated(tree: ast.Module) -> tuple[str, ...]:
 
 
 def _backend(tree: ast.Module) -> tuple[str, ...]:
-    """Return the backend that a script sets itself, which would override ours."""
+    """Return the backend that a script sets itself, which would override tpuctl's choice."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)

@@ -18,7 +18,7 @@ from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
 from tpuctl.training.choose import FRAMEWORKS, UNUSABLE, Choice
 from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
-from tpuctl.training.plan import over_cpus
+from tpuctl.training.plan import on_virtual_devices
 from tpuctl.training.schedules import scaled_rate
 from tpuctl.units import format_count
 
@@ -32,7 +32,7 @@ class Strategy(Outcome):
 
     `batch_size` is global: over all replicas together. `native` is TensorFlow's strategy or JAX's
     mesh. `learning_rate_because` says how the rate was derived, if it was. `changes` are the
-    environment variables that were repaired on the way.
+    environment variables that were repaired.
     """
 
     framework: str
@@ -49,12 +49,12 @@ class Strategy(Outcome):
 
     @property
     def per_replica_batch_size(self) -> int:
-        """Examples of a batch per replica."""
+        """The examples of a batch per replica."""
         return self.batch_size // self.replicas
 
     @property
     def decisions(self) -> tuple[tuple[str, str], ...]:
-        """Name and value of everything that was decided."""
+        """Every decision, as a name and a value."""
         rate = self.learning_rate
         pairs = (
             ("strategy", f"{self.name} on {self.framework} ({self.because})"),
@@ -92,9 +92,9 @@ def strategy(
     `name` is "auto", "tpu", or a strategy from `tpuctl doctor`. Call it before the framework is
     imported: environment variables that would break it are fixed first and listed in `changes`.
     The global batch is `batch_size`, or `per_replica_batch_size` (32) times the replicas;
-    `learning_rate` is left as it is, unless `base_batch_size` tells the global batch that it was
-    chosen for: then it is scaled linearly. `cpu_devices` splits the CPU into that many virtual
-    devices instead, to practise on any machine.
+    `learning_rate` is used as given, unless `base_batch_size` says for which global batch it was
+    chosen: then it is scaled linearly. `cpu_devices` splits the CPU into that many virtual
+    devices instead, for practice on any machine.
 
     Raises InvalidInputError for a strategy that this machine does not offer and for a batch that is
     not divisible by the replicas, NotFoundError if the framework is not installed.
@@ -104,7 +104,7 @@ def strategy(
     if cpu_devices is not None:
         if cpu_devices < 1:
             raise InvalidInputError(f"cpu_devices must be at least 1, not {cpu_devices}.")
-        choice = over_cpus(choice, cpu_devices) if name == "auto" else choice
+        choice = on_virtual_devices(choice, cpu_devices) if name == "auto" else choice
     codes = {problem.code for problem in here.problems}
     changes = plan_environment(choice, codes, os.environ, libtpu=find_libtpu())
     apply_changes(changes, os.environ)
@@ -137,7 +137,7 @@ def _derive_rate(given: float | None, batch: int, base: int | None) -> tuple[flo
 
 
 def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
-    """Pick a strategy by name from those that a machine offers."""
+    """Pick a strategy by name from those available on a machine."""
     able = [choice for choice in here.strategies if choice.framework in ("tensorflow", "jax")]
     if framework not in ("auto", *FRAMEWORKS):
         raise InvalidInputError(
@@ -170,7 +170,7 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
 
 
 def _framework(here: Diagnosis, name: str) -> str:
-    """Return the imported framework, else that of the strategy, else the recommended one."""
+    """Return the imported framework, or that of the strategy, or the recommended one."""
     keras = sys.modules.get("keras")
     if keras is not None:
         return str(keras.backend.backend())

@@ -11,7 +11,7 @@ from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import (
     FOLDER,
     conclude,
-    hooked,
+    hook_environment,
     read_error,
     read_few,
     read_result,
@@ -33,11 +33,11 @@ def watch_training(
 ) -> Training:
     """Run a plan like `run_training` and measure its steps; `profile` is a file for the profile.
 
-    It sees the iterators that `profile run -- CMD` sees; under that command, the measuring is left
-    to it.
+    It finds the same iterators as `profile run -- CMD`. If that command runs this one, it does the
+    measuring.
     """
     with tempfile.TemporaryDirectory(prefix="tpuctl-launch-", ignore_cleanup_errors=True) as folder:
-        hooks = {} if FOLDER in os.environ else hooked(folder, os.environ)
+        hooks = {} if FOLDER in os.environ else hook_environment(folder, os.environ)
         training = run_training(
             plan, log=log, errors=errors, stdin=stdin, extra_env=hooks, on_start=on_start
         )
@@ -86,7 +86,7 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
 
 
 def _batch_seen(measured: Measurement) -> float | None:
-    """Return the measured batch size, None if only a compiled graph knows it."""
+    """Return the measured batch size; None if only a compiled graph knows it."""
     if measured.kind == "tf.data" and not measured.settings.get("batch_size"):
         return None
     phase = measured.phases[-1]

@@ -1,7 +1,7 @@
 """Run user code in a supervised child process: the parent's `Child` and the child's `Channel`.
 
 They exchange JSON documents, one per line: requests on the child's stdin, answers on a pipe. The
-child exits as soon as its parent is gone, however the parent ended.
+child exits as soon as its parent is gone, for whatever reason.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from tpuctl.errors import (
 )
 from tpuctl.start_python import child_environment, python_command, signal_name
 from tpuctl.units import format_bytes
-from tpuctl.usercode.error_summary import last_words, ran_out_of_memory
+from tpuctl.usercode.error_summary import last_line, ran_out_of_memory
 from tpuctl.usercode.frames import current_frames
 
 
@@ -53,12 +53,12 @@ class Channel:
         threading.Thread(target=self._listen, name="tpuctl-parent-watch", daemon=True).start()
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield requests as they arrive, for as long as the parent lives."""
+        """Yield requests as they arrive, until the parent ends."""
         while True:
             yield self._requests.get()
 
     def enter(self, phase: str) -> None:
-        """Start a phase of the work, which has a time limit of its own."""
+        """Start a phase of the work, which has its own time limit."""
         self._phase, self._since = phase, time.perf_counter()
         self.beat()
 
@@ -67,7 +67,7 @@ class Channel:
         since = self.waiting_since()
         waiting_s = time.perf_counter() - since if since else 0.0
         done_s = time.perf_counter() - self._since
-        stuck = where_python_is() if waiting_s > 1 else None
+        stuck = running_user_line() if waiting_s > 1 else None
         self.send(phase=self._phase, done_s=done_s, waiting_s=waiting_s, stuck=stuck)
 
     def send(self, **message: Any) -> None:
@@ -81,7 +81,7 @@ class Channel:
                 os._exit(1)
 
     def _listen(self) -> None:
-        # Raw reads: a process forked by user code would inherit the lock of a file object as held.
+        # Raw reads: a process forked by user code would inherit a file object's lock as held.
         rest = b""
         while chunk := os.read(self._requests_fd, 1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -99,8 +99,8 @@ def _take_over_stdin() -> int:
     return requests
 
 
-def where_python_is() -> str | None:
-    """Return the line of user code that some other thread is executing, as `file:line`."""
+def running_user_line() -> str | None:
+    """Return the line of user code that another thread is executing, as `file:line`."""
     own = threading.get_ident()
     for ident, frame in current_frames():
         walker: FrameType | None = frame
@@ -143,7 +143,7 @@ class Child:
         self._silent_since, self._last = time.monotonic(), {"phase": "starting"}
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Send one request; why a child is gone is reported by `listen`."""
+        """Send one request; if the child is gone, `listen` reports why."""
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -154,8 +154,8 @@ class Child:
     ) -> Iterator[dict[str, Any]]:
         """Yield the child's answers until it closes the pipe.
 
-        Raises TargetError when a phase makes no progress for `limits_s[phase]`, or for another
-        phase `limit_s` and at least a minute of silence; `more_time` is its hint.
+        Raises TargetError, with the hint `more_time`, if a phase makes no progress for
+        `limits_s[phase]`; other phases are allowed `limit_s`, and at least a minute.
         """
         while True:
             if select.select([self._messages], [], [], TICK_S)[0]:
@@ -172,7 +172,7 @@ class Child:
     def _check_progress(
         self, limits_s: Mapping[str, float], limit_s: float, more_time: str
     ) -> None:
-        # The child reports how long user code has kept it waiting; silence beyond that counts too.
+        # The child reports how long it has waited for user code; time without reports counts too.
         silent_s = time.monotonic() - self._silent_since
         reported_s = float(self._last.get("waiting_s", 0.0))
         phase = str(self._last.get("phase", ""))
@@ -193,8 +193,8 @@ class Child:
         error.code = message["error"]
         return error
 
-    def death(self, what: str, hint: str | None) -> TargetError:
-        """Describe how a child ended that returned no result."""
+    def exit_error(self, what: str, hint: str | None) -> TargetError:
+        """Return the error for a child that ended without a result."""
         code = self._process.wait()
         if code < 0:
             end = f"was killed by {signal_name(-code)}{self._memory(-code)}"
@@ -203,7 +203,7 @@ class Child:
         return TargetError(f"The {what} process {end}. {self._tail()}".rstrip(), hint=hint)
 
     def _memory(self, number: int) -> str:
-        """Explain a death by lack of memory: the kernel kills, libraries abort."""
+        """Explain a signal that may mean lack of memory: the kernel kills, libraries abort."""
         limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit_bytes != resource.RLIM_INFINITY:
             return f"; a process has {format_bytes(limit_bytes)} of memory here (ulimit -v)"
@@ -211,17 +211,17 @@ class Child:
             return "; the machine may have run out of memory"
         return ""
 
-    def how_it_ended(self) -> str:
-        """Wait for the end of the child; returns the signal or the exit code."""
+    def wait(self) -> str:
+        """Wait for the child to end; returns the signal or the exit code."""
         code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def last_words(self) -> str:
-        """The last line that it printed; may be empty."""
-        return last_words(self._read_log())
+    def last_line(self) -> str:
+        """The last line that the child printed; may be empty."""
+        return last_line(self._read_log())
 
     def _tail(self) -> str:
-        words = self.last_words()
+        words = self.last_line()
         return f"Last output: {words}" if words else ""
 
     def _read_log(self) -> str:
@@ -234,7 +234,7 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the child and wait for its end."""
+        """Kill the child and wait until it has ended."""
         self.kill()
         self._process.wait()
         if self._process.stdin:
@@ -252,7 +252,7 @@ def start_child(
 ) -> Iterator[Child]:
     """Run a module as a child that is killed when the block ends.
 
-    It has the descriptors `inherit` of this process, too.
+    It inherits the file descriptors in `inherit`.
     """
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:

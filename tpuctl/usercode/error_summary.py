@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 
 LONGEST = 300
-# TensorFlow wraps its own names around what the user's operation said.
+# TensorFlow wraps its own names around the message of the user's operation.
 _WRAPPING = re.compile(
     r"\{\{function_node [^}]*\}\}"
     r"|\[\[\{\{.*?\}\}\]\]"
@@ -21,15 +21,15 @@ _LOG_LINE = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
     r"|WARNING: All log messages before absl::"
     r"|To enable the following instructions: "
-    # What libtpu says on a machine without a TPU.
+    # libtpu's message on a machine without a TPU.
     r"|WARNING: Logging before InitGoogle"
     r"|Failed to find host bounds for accelerator type"
     r"|=== Source Location Trace"
     r"|learning/\S+:\d+$"
-    # The trace after a crash.
+    # The stack trace after a crash.
     r"|\*\*\* |PC: @|@ +0x|https://symbolize"
 )
-# "F1121 17:50:44.871491 28536 env.cc:93] Check failed: ...": what a crash was about.
+# "F1121 17:50:44.871491 28536 env.cc:93] Check failed: ...": the cause of a crash.
 _FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (.*)")
 _NO_MEMORY = re.compile(
     r"bad_alloc|MemoryError|pthread_create|[Cc]annot allocate memory|[Oo]ut of memory"
@@ -62,7 +62,7 @@ def describe(error: BaseException) -> str:
     return f"{name}: {message[:LONGEST]}{place}" if message else f"{name}{place}"
 
 
-def last_words(log: str) -> str:
+def last_line(log: str) -> str:
     """Return the last line of a log that is not a framework's start-up message; may be empty."""
     lines = [line.strip() for line in log.splitlines()]
     fatal = [found[1] for line in lines if (found := _FATAL.match(line))]
@@ -77,7 +77,7 @@ def ran_out_of_memory(log: str) -> bool:
 
 def _message(text: str) -> str:
     lines = [_WRAPPING.sub("", line).strip(" \t:") for line in text.splitlines()]
-    # Keras says first where it was and only then what happened.
+    # Keras writes first where it was, then what happened.
     words = [line for line in lines if line and not line.startswith(_KERAS)] or [""]
-    # AutoGraph puts a traceback into the message; what happened comes last.
+    # AutoGraph puts a traceback into the message; the error itself comes last.
     return words[-1] if text.lstrip().startswith("in user code:") else words[0]

@@ -33,7 +33,7 @@ class Function:
 def parse_function(text: str) -> Function | None:
     """Read `module:function` or `path.py:function`; None for anything else.
 
-    Raises NotFoundError for a file that is not there.
+    Raises NotFoundError for a missing file.
     """
     place, separator, name = text.rpartition(":")
     if not (separator and place and name.isidentifier()):
@@ -42,8 +42,8 @@ def parse_function(text: str) -> Function | None:
         return Function(place, name)
     if not os.path.isfile(place):
         raise NotFoundError(
-            f"Could not load the function {name}: there is no file {place}.",
-            hint=f"Give a path.py:{name} relative to {Path.cwd()}.",
+            f"Could not load the function {name}: the file {place} does not exist.",
+            hint=f"Use path.py:{name}, relative to {Path.cwd()}.",
         )
     return Function(str(Path(place).resolve()), name)
 
@@ -65,7 +65,7 @@ def load_function(function: Function, *, given: Collection[str], caller: str) ->
     `caller` is the command that will call it. Raises TargetError if importing the module fails, and
     InvalidInputError if it has no such function or the function requires other arguments.
     """
-    with users_errors(f"Importing {function.place} failed", function):
+    with user_code_errors(f"Importing {function.place} failed", function):
         module = _load_module(function.place)
     found = getattr(module, function.name, None)
     if not callable(found):
@@ -98,8 +98,8 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 @contextlib.contextmanager
-def users_errors(doing: str, function: Function) -> Iterator[None]:
-    """Turn whatever user code raises into a TargetError that says where."""
+def user_code_errors(doing: str, function: Function) -> Iterator[None]:
+    """Turn any exception of user code into a TargetError that says where it was raised."""
     try:
         yield
     except (TpuctlError, KeyboardInterrupt, Terminated):
@@ -110,7 +110,7 @@ def users_errors(doing: str, function: Function) -> Iterator[None]:
 
 def _load_module(place: str) -> ModuleType:
     if not place.endswith(".py"):
-        # Only code that the user has named is loaded from the current folder.
+        # Code in the current folder is loaded only if the user named it.
         if PathFinder.find_spec(place.partition(".")[0], [os.getcwd()]):
             sys.path.insert(0, os.getcwd())
         try:
@@ -119,7 +119,7 @@ def _load_module(place: str) -> ModuleType:
             if error.name != place.partition(".")[0]:
                 raise
             raise NotFoundError(
-                f"There is no module {place} in {os.getcwd()} or among the installed packages.",
+                f"Module {place} was not found in {os.getcwd()} or among the installed packages.",
                 hint="Name the file instead: path.py:function",
             ) from error
     path = Path(place)

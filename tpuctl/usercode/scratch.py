@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tpuctl.errors import TargetError
 from tpuctl.start_python import child_environment
-from tpuctl.usercode.error_summary import last_words
+from tpuctl.usercode.error_summary import last_line
 
 CLEANUP = Path(__file__).with_name("scratch_cleanup.py")
 
@@ -25,7 +25,7 @@ class Scratch:
     _cleanup: "subprocess.Popen[bytes]"
 
     def run(self, command: Sequence[str], *, limit_s: float) -> None:
-        """Run a command that dies with us; raises TargetError if it fails or times out."""
+        """Run a command that ends with this process; raises TargetError if that fails or hangs."""
         process = subprocess.Popen(  # noqa: S603 (a template, or tpuctl itself)
             command,
             stdin=subprocess.DEVNULL,
@@ -45,10 +45,10 @@ class Scratch:
                 process.communicate()
             self._send(-process.pid)
         if process.returncode:
-            raise TargetError(last_words(output.decode("utf-8", "replace")))
+            raise TargetError(last_line(output.decode("utf-8", "replace")))
 
     def done(self) -> None:
-        """Have the folder removed now, even if processes that were forked still run."""
+        """Remove the folder now, even if forked processes are still running."""
         self._send(0)
 
     def _send(self, group: int) -> None:

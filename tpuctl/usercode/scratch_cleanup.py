@@ -1,9 +1,9 @@
 """Remove a scratch folder when the process that owns it ends, even by SIGKILL.
 
-Run as a script with only the standard library: `scratch_cleanup.py FOLDER`. Each line on stdin is a
-process group that the owner started, a negated one that has ended, or 0 when the owner is done. An
-owner that is killed sends nothing: then the folder goes when the pipe closes, which processes that
-the owner forked may delay.
+Run as a script with only the standard library: `scratch_cleanup.py FOLDER`. Each line on
+stdin is a process group that the owner started, a negative one that has ended, or 0 when the
+owner is done. If the owner is killed, the folder is removed when the pipe closes; processes that
+the owner forked may delay that.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Wait until the owner is done or dead, kill what still runs, and remove the folder."""
+    """Wait until the owner is done or dead, kill its processes, and remove the folder."""
     groups = set()
     for line in sys.stdin:
         number = int(line)
@@ -31,9 +31,9 @@ def main() -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that other processes may still write into.
+    """Remove a folder to which other processes may still write.
 
-    It is renamed first, so that they cannot add files while it is being emptied.
+    It is renamed first, so that they cannot add files while it is emptied.
     """
     gone = f"{folder}.gone"
     with contextlib.suppress(OSError):

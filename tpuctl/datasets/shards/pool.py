@@ -110,11 +110,11 @@ class _Slot:
                 return
             # A worker says which image it is at before it touches it: that one gets the blame.
             strikes[position] += 1
-            end = child.how_it_ended()
+            end = child.wait()
             if position is not None and strikes[position] >= _FATAL_STRIKES:
                 crashed[position] = f"it killed {strikes[position]} workers ({end})"
             if strikes[None] >= _FAILED_STARTS:
-                words = child.last_words()
+                words = child.last_line()
                 raise TpuctlError(
                     f"A worker process ended before it began: {end}{words and f': {words}'}",
                     hint="Run with --workers 1 to see whether memory is the reason.",

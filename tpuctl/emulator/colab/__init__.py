@@ -1,1 +1,1 @@
-"""Google Colab for practice: both control planes, the runtime proxy, kernels and SSH."""
+"""An emulator of Google Colab: both control planes, the runtime proxy, kernels and SSH."""

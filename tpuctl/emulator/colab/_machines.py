@@ -1,4 +1,4 @@
-"""The machines of emulated Colab runtimes: SSH, kernels, files and a terminal, all of them real."""
+"""The machines of emulated Colab runtimes, with real SSH, kernels, files and terminals."""
 
 import base64
 import os
@@ -59,7 +59,7 @@ class Machine:
         )
 
     def close(self) -> None:
-        """Switch it off; its files are gone."""
+        """Switch it off, and delete its files."""
         for kernel in self.kernels.values():
             kernel.close()
         self._servers.stop(self.worker)
@@ -67,7 +67,7 @@ class Machine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def ssh(self, web: WebSocket, public_key: str) -> None:
-        """Carry an SSH connection until either side ends it."""
+        """Relay an SSH connection until either side ends it."""
         self._keys.append(public_key)
         with socket.create_connection(("127.0.0.1", self.worker.port)) as server:
 
@@ -102,7 +102,7 @@ class Machine:
         return name
 
     def tty(self, web: WebSocket, read: Any, write: Any) -> None:
-        """Run a shell on a terminal; `read` and `write` translate its messages."""
+        """Run a shell on a terminal; `read` and `write` convert its messages."""
         master, slave = pty.openpty()
         shell = subprocess.Popen(  # noqa: S603 (a shell on the machine)
             self._confinement.command(["/bin/sh", "-i"]),
@@ -132,7 +132,7 @@ class Machine:
 
 
 class Machines:
-    """The machines of all runtimes: started when first used, switched off with their runtime."""
+    """The machines of all runtimes, which start at first use and stop with their runtime."""
 
     def __init__(self, folder: Path, account: Account) -> None:
         self._folder, self._account = folder, account
@@ -148,8 +148,8 @@ class Machines:
                 self._machines[runtime.endpoint] = Machine(place, runtime, self._servers)
             return self._machines[runtime.endpoint]
 
-    def match(self) -> None:
-        """Advance the account, and switch off the machines of runtimes that are gone."""
+    def sync(self) -> None:
+        """Advance the account, and switch off the machines of deleted runtimes."""
         with self._account.lock:
             self._account.advance()
             alive = set(self._account.runtimes)
@@ -159,7 +159,7 @@ class Machines:
             machine.close()
 
     def close(self) -> None:
-        """Switch all off; the files stay for the next start."""
+        """Switch all off; their files are kept for the next start."""
         for machine in self._machines.values():
             for kernel in machine.kernels.values():
                 kernel.close()
@@ -167,7 +167,7 @@ class Machines:
 
 
 def read_contents(machine: Machine, path: str, *, with_content: bool) -> dict[str, Any]:
-    """Describe a file or a folder as Jupyter's contents API does."""
+    """Describe a file or a folder like Jupyter's contents API."""
     place = confined(machine, path)
     if not place.exists():
         raise Refusal(404, message=f"no such file: {path}")
@@ -196,7 +196,7 @@ def write_contents(machine: Machine, path: str, document: dict[str, Any]) -> dic
 
 
 def confined(machine: Machine, path: str) -> Path:
-    """Return the place of a path in the machine's own root; raises Refusal."""
+    """Return the place of a path below the machine's own root; raises Refusal."""
     place = (machine.home / path.strip("/")).resolve()
     if not place.is_relative_to(machine.home.resolve()):
         raise Refusal(403, message=f"{path} is outside")

@@ -1,4 +1,4 @@
-"""The port of an emulated Colab: control planes, runtime proxy, and HTTPS for its own tools."""
+"""The server of an emulated Colab: control planes, runtime proxy, and HTTPS for its tools."""
 
 import hmac
 import json
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tpuctl.clock import Clock
 from tpuctl.emulator.colab._machines import Machine, Machines, read_contents, write_contents
 from tpuctl.emulator.colab.account import Account, Cut, Plan, Refusal, Runtime
-from tpuctl.emulator.colab.planes import Planes
+from tpuctl.emulator.colab.control_planes import ControlPlanes
 from tpuctl.emulator.colab.websocket import TEXT, WebSocket, accept_key
 from tpuctl.emulator.http_server import HttpServer
 from tpuctl.emulator.machines import ticking
@@ -38,20 +38,22 @@ _SSH_KINDS = ("ssh-ed25519", "ecdsa-sha2-")
 
 
 class Colab:
-    """A running emulated Colab; `scale` is the speed of its time."""
+    """A running emulated Colab; `scale` is the speed of emulated time."""
 
     def __init__(
         self, plan: Plan, clock: Clock, folder: Path, secret: str | None, scale: float
     ) -> None:
         self.account = Account(plan, clock, folder)
-        self.planes = Planes(self.account, lambda runtime: f"{self.url}/rt/{runtime.endpoint}")
+        self.planes = ControlPlanes(
+            self.account, lambda runtime: f"{self.url}/rt/{runtime.endpoint}"
+        )
         self.machines = Machines(folder / "colab-machines", self.account)
         self.secret, self.scale, self.url = secret, scale, ""
         self.ca_file = folder / "colab-ca.pem"
         self.tls = _make_tls(self.ca_file, folder / "colab-key.pem")
 
-    def may_enter(self, authorization: str) -> bool:
-        """Whether a client of the control planes has shown the secret."""
+    def is_authorized(self, authorization: str) -> bool:
+        """Whether a client of the control planes has sent the secret."""
         shown = authorization.partition(" ")[2]
         return self.secret is None or hmac.compare_digest(shown.encode(), self.secret.encode())
 
@@ -60,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tpuctl-emulator", ""
     disable_nagle_algorithm = True
-    # A connection without a request holds a thread and a file of this process.
+    # A connection without a request occupies a thread and a file descriptor.
     timeout = 60
 
     def __init__(self, colab: Colab, *arguments: Any) -> None:
@@ -68,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_CONNECT(self) -> None:
-        """Become the server of the one name that Colab's own tools call, with its certificate."""
+        """Act as the one server that Colab's own tools call, with a certificate for its name."""
         if self.path != f"{DOMAIN}:443":
             self.close_connection = True
             self._send(403, {"error": f"only {DOMAIN} is emulated"})
@@ -82,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = False
 
     def finish(self) -> None:
-        """Close the encrypted connection, which the server does not know of."""
+        """Close the encrypted connection, which the server does not know about."""
         super().finish()
         if isinstance(self.connection, ssl.SSLSocket):
             self.connection.close()
@@ -90,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         path, _, text = self.path.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
-        # Clients of WebSockets send an Origin, too: the server's own.
+        # WebSocket clients send an Origin too: the server's own.
         origin = urlsplit(self.headers.get("Origin", f"//{DOMAIN}")).netloc
         if "Sec-Fetch-Site" in self.headers or origin not in (DOMAIN, self.headers.get("Host")):
             self._send(403, {"error": "not for web pages"})
@@ -103,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(size))
         try:
             if path.startswith(("/tun/m/", "/v1beta/", "/v1/")):
-                self._plane(path, query, body)
+                self._control_plane(path, query, body)
             else:
                 self._proxy(_PROXY.sub("", unquote(path)), query, body)
         except Refusal as refusal:
@@ -113,8 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle
 
-    def _plane(self, path: str, query: dict[str, str], body: bytes) -> None:
-        if not self._colab.may_enter(self.headers.get("Authorization", "")):
+    def _control_plane(self, path: str, query: dict[str, str], body: bytes) -> None:
+        if not self._colab.is_authorized(self.headers.get("Authorization", "")):
             raise Refusal(401, message="the access token is not valid")
         answer = self._colab.planes.answer(self.command, path, query, dict(self.headers), body)
         self._send(answer.status, answer.document)
@@ -131,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Cut
             if fault:
                 raise Refusal(fault.status, fault.reason)
-            runtime = account.shown(shown)
+            runtime = account.runtime_of_token(shown)
             account.touch(runtime)
         machine = self._colab.machines.of(runtime)
         if path == "/colab/ssh":
@@ -246,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "Upgrade")
         self.send_header("Sec-WebSocket-Accept", accept_key(self.headers["Sec-WebSocket-Key"]))
         self.end_headers()
-        # A notebook may be silent for as long as it likes.
+        # A notebook may be idle for any length of time.
         self.connection.settimeout(None)
         return WebSocket(self.rfile, self.connection)
 
@@ -262,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: `Account.requests` has them all."""
+        """Log nothing: `Account.requests` has all requests."""
 
 
 @contextmanager
@@ -277,7 +279,7 @@ def serve_colab(
     write_cli_files(colab, folder / "cli")
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        with ticking(colab.machines.match):
+        with ticking(colab.machines.sync):
             yield colab
     finally:
         server.shutdown()
@@ -286,7 +288,7 @@ def serve_colab(
 
 
 def _listen(kept: Path, handler: Any) -> HttpServer:
-    """Listen on the port of the last run, so that exported variables stay valid, or on another."""
+    """Listen on the port of the last run if possible, so that exported variables stay valid."""
     last = kept.read_text(encoding="ascii") if kept.exists() else ""
     try:
         server = HttpServer(("127.0.0.1", int(last or 0)), handler)
@@ -297,7 +299,7 @@ def _listen(kept: Path, handler: Any) -> HttpServer:
 
 
 def write_cli_files(colab: Colab, home: Path) -> None:
-    """Write a home folder and an `env` file with which the official command line comes here."""
+    """Write a home folder and an `env` file that point the official CLI to this server."""
     folder = home / ".config" / "colab-cli"
     known = dict.fromkeys(("refresh_token", "client_id", "client_secret"), "emulated")
     login = {**known, "token": colab.secret or "any", "expiry": "2099-01-01T00:00:00Z"}
@@ -317,7 +319,7 @@ def write_cli_files(colab: Colab, home: Path) -> None:
 
 
 def _make_tls(ca_file: Path, key_file: Path) -> ssl.SSLContext:
-    """Make a certificate for the name of Colab; only a client that is given it will trust it."""
+    """Make a certificate for Colab's name; only clients that are given it trust it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, DOMAIN)])
     now = datetime.now(timezone.utc)

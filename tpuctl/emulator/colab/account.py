@@ -18,15 +18,15 @@ _VARIANTS = {"NONE": 0, "T4": 1, "L4": 1, "G4": 1, "A100": 1, "H100": 1}
 
 
 def variant_of(accelerator: str) -> int:
-    """Return the number of an accelerator's variant: 0 CPU, 1 GPU, 2 TPU."""
+    """Return the variant number of an accelerator: 0 CPU, 1 GPU, 2 TPU."""
     return _VARIANTS.get(accelerator, 2)
 
 
 @dataclass
 class Runtime:
-    """One runtime; `name` is the caller's name on the public plane, `key` makes a create unique.
+    """One runtime; `name` is the caller's name in the public API, `key` identifies its create.
 
-    `is_foreign` is one of a browser. `has_ssh` is decided when it is created.
+    `is_foreign` means that a browser created it. `has_ssh` is decided at creation.
     """
 
     endpoint: str
@@ -43,7 +43,7 @@ class Runtime:
 
 @dataclass
 class Fault:
-    """What goes wrong with the nth request of a kind: an answer instead, or none at all."""
+    """A fault of the nth request of a kind: another answer, or none at all."""
 
     on: str
     nth: int = 1
@@ -56,7 +56,7 @@ class Fault:
 
 
 class Refusal(Exception):
-    """The answer to a request that was refused."""
+    """The answer to a refused request."""
 
     def __init__(self, status: int, reason: str = "", outcome: int = 0, message: str = "") -> None:
         super().__init__(message or reason or f"status {status}")
@@ -64,12 +64,12 @@ class Refusal(Exception):
 
 
 class Cut(Exception):
-    """The connection is closed without an answer."""
+    """Raised to close the connection without an answer."""
 
 
 @dataclass
 class Plan:
-    """The part `colab` of a scenario; `gives` is an accelerator that replaces every other."""
+    """The key `colab` of a scenario; `gives` is an accelerator that replaces every other."""
 
     balance: float = 100.0
     tier: int = 1
@@ -86,7 +86,7 @@ class Plan:
 
 
 def read_plan(document: Mapping[str, Any]) -> Plan:
-    """Read the part `colab` of a scenario; raises ValueError."""
+    """Read the key `colab` of a scenario; raises ValueError."""
     known: dict[str, Any] = dict(document)
     try:
         known["faults"] = tuple(Fault(**fault) for fault in known.get("faults", ()))
@@ -97,7 +97,7 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
 
 
 class Account:
-    """The state behind both planes, advanced to the present with every request."""
+    """The state behind both control planes, advanced to the present with every request."""
 
     def __init__(self, plan: Plan, clock: Clock, folder: Path) -> None:
         self.plan, self.clock = plan, clock
@@ -118,16 +118,16 @@ class Account:
             self._add(secrets.token_hex(8), accelerator, "").is_foreign = True
 
     def now(self) -> datetime:
-        """Return the emulated time, which never goes back."""
+        """Return the emulated time, which never goes backwards."""
         return max(self.clock.now(), self._now)
 
     @property
     def rate(self) -> float:
-        """Units per hour of everything that runs."""
+        """Units per hour of all running runtimes."""
         return sum(self.plan.rates.get(each.accelerator, 0) for each in self.runtimes.values())
 
     def advance(self) -> None:
-        """Take units for the time that has passed; end idle runtimes, and all without units."""
+        """Charge units for the time that has passed; end idle runtimes, or all without units."""
         now = self.now()
         self.balance -= self.rate * (now - self._now).total_seconds() / 3600
         self._now = now
@@ -149,7 +149,7 @@ class Account:
         write_atomically(self._store, json.dumps(state), private=True)
 
     def take_fault(self, kind: str) -> Fault | None:
-        """Count a request and return the fault that is planned for it."""
+        """Count a request, and return the fault planned for it."""
         self.requests.append(kind)
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         for fault in self.plan.faults:
@@ -158,14 +158,14 @@ class Account:
         return None
 
     def find(self, *, key: str = "", name: str = "", endpoint: str = "") -> Runtime | None:
-        """Find a runtime by what a client knows of it."""
+        """Find a runtime by its key, name or endpoint."""
         for each in self.runtimes.values():
             if (key and each.key == key) or (name and each.name == name):
                 return each
         return self.runtimes.get(endpoint)
 
     def assign(self, key: str, accelerator: str, name: str = "") -> Runtime:
-        """Create a runtime, or return the one of that key; raises Refusal."""
+        """Create a runtime, or return the one with that key; raises Refusal."""
         if found := self.find(key=key):
             return found
         if accelerator not in ("NONE", *self.plan.eligible):
@@ -188,7 +188,7 @@ class Account:
         return runtime
 
     def new_token(self, runtime: Runtime) -> str:
-        """Mint a proxy token; those before it go on until they expire."""
+        """Issue a proxy token; earlier ones stay valid until they expire."""
         now = self.now()
         runtime.tokens = {
             token: expires for token, expires in runtime.tokens.items() if expires > now.isoformat()
@@ -198,7 +198,7 @@ class Account:
         self.save()
         return token
 
-    def shown(self, token: str) -> Runtime:
+    def runtime_of_token(self, token: str) -> Runtime:
         """Return the runtime that a proxy token belongs to; raises Refusal."""
         for each in self.runtimes.values():
             expires = each.tokens.get(token, "")
@@ -207,5 +207,5 @@ class Account:
         raise Refusal(401, message="the token is unknown or has expired")
 
     def touch(self, runtime: Runtime) -> None:
-        """Note that something happens on a runtime, so that it is not idle."""
+        """Record activity on a runtime, so that it is not idle."""
         runtime.last_active = self.now().isoformat()

@@ -1,6 +1,6 @@
-"""A kernel of an emulated runtime: a Python process there that executes cells.
+"""A kernel of an emulated runtime: a Python process that executes cells.
 
-Run as a program it is that process: requests and output are lines of JSON.
+Run as a program, this module is that process; requests and output are lines of JSON.
 """
 
 import io
@@ -41,7 +41,7 @@ class Kernel:
         self._lock = threading.Lock()
 
     def execute(self, code: str, emit: Emit) -> None:
-        """Execute a cell; `emit` gets its output, and at last whether it raised."""
+        """Execute a cell; `emit` gets its output, and finally whether it raised."""
         # The runtime's own root does not exist here.
         code = code.replace("/content", str(self._folder / "content"))
         assert self._process.stdin

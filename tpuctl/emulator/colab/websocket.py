@@ -1,4 +1,4 @@
-"""The server's side of a WebSocket (RFC 6455), as far as Colab's clients need it."""
+"""The server side of a WebSocket (RFC 6455), limited to what Colab's clients need."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ _MOST_BYTES = 16 << 20
 
 def accept_key(key: str) -> str:
     """Return the header that answers a client's key."""
-    # The protocol wants SHA-1, which protects nothing here.
+    # The protocol requires SHA-1, which protects nothing here.
     digest = hashlib.sha1(key.encode() + _MAGIC, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 
@@ -56,7 +56,7 @@ class WebSocket:
                     return kind, whole
 
     def send(self, data: bytes, kind: int = BINARY) -> None:
-        """Send a message; a connection that is gone is ignored: its reader notices."""
+        """Send a message; ignores a closed connection, which its reader notices."""
         size = len(data)
         head = bytes([0x80 | kind, size]) if size < 126 else (
             struct.pack("!BBH", 0x80 | kind, 126, size) if size < 1 << 16

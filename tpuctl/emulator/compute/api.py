@@ -25,7 +25,7 @@ _READ_SCOPE = "https://www.googleapis.com/auth/compute.readonly"
 
 
 def compute_api(emulator: Emulator) -> HttpApi:
-    """Serve Compute Engine; what only v1 has is in beta as well."""
+    """Serve Compute Engine; methods of v1 are available in beta too."""
     routes = []
     for method in COMPUTE_METHODS.values():
         verb, _, path = method.rule.partition(" ")
@@ -53,7 +53,7 @@ def _answer(emulator: Emulator, method: ComputeMethod, request: Request) -> Repl
 
 
 def _form(method: ComputeMethod) -> Document:
-    """Return what the body of a request consists of, as far as anyone here looks into it."""
+    """Return the form of a request's body, limited to the fields used here."""
     forms = load_data("compute")["forms"]
     form: Document = forms.get(method.verb) or forms.get(method.collection, {})
     if "Templates" in method.collection:
@@ -62,7 +62,7 @@ def _form(method: ComputeMethod) -> Document:
 
 
 def _wait(emulator: Emulator, call: Call) -> None:
-    """Return when the operation is done, after two minutes, or at once if time stands still."""
+    """Return when the operation is done, after two minutes, or at once if the clock is stopped."""
     before = emulator.now()
     while True:
         operation = emulator.advance().compute.operations.get(Key.of(call))
@@ -73,7 +73,7 @@ def _wait(emulator: Emulator, call: Call) -> None:
 
 
 def _check_scope(emulator: Emulator, method: ComputeMethod, request: Request) -> None:
-    """Raise ComputeError for a token that must not do this; the secret in the path may do all."""
+    """Raise ComputeError for a token without the scope; the secret allows everything."""
     if not (authorization := request.headers.get("Authorization", "")):
         return
     scopes = emulator.scopes(authorization)

@@ -1,4 +1,4 @@
-"""Who gets chips: the pools of a zone, which nodes share, and the quotas of a region."""
+"""Capacity: the pools of a zone, which are shared with nodes, and the quotas of a region."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from tpuctl.emulator.world import World
 
 
 def refuse_capacity(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
-    """Return why instances that are alike cannot be made now, all of them; None if they can."""
+    """Return why a set of identical instances cannot be created now; None if it can."""
     first = wanted[0]
     chips = sum(instance.chips for instance in wanted)
     if chips > _free(world, first):
@@ -16,12 +16,12 @@ def refuse_capacity(world: World, wanted: Sequence[Instance]) -> ServiceError | 
             return compute_error("reservation_full", reservation="practice")
         facts = {"project": first.key.project, "zone": first.key.zone}
         return compute_error("stockout", machine_type=first.machine.name, **facts)
-    # Quota was seen to be checked after capacity (facts of 2026-11-22).
+    # The service was observed to check quota after capacity (2026-11-22).
     return _lacks_quota(world, first, chips)
 
 
 def _free(world: World, wanted: Instance) -> int:
-    """Count the chips that are left of every pool that the instance would use."""
+    """Count the free chips in the pools that the instances would use."""
     free = [world.free_chips(wanted.key.zone, reserved=wanted.reserved)]
     age_s = (world.now - world.began).total_seconds()
     for pool, steps in world.scenario.compute_zones[wanted.key.zone].pools.items():
@@ -37,7 +37,7 @@ def _free(world: World, wanted: Instance) -> int:
 
 
 def _is_in(instance: Instance, pool: str) -> bool:
-    """Whether a pool holds the chips of an instance: `spot`, a machine type, or `TYPE/spot`."""
+    """Whether an instance uses the chips of a pool: `spot`, a machine type, or `TYPE/spot`."""
     return pool in (
         instance.model,
         instance.machine.name,
@@ -58,7 +58,7 @@ def _lacks_quota(world: World, wanted: Instance, chips: int) -> ServiceError | N
             used[other.model != "on_demand"] += other.chips
     spot_left = plan.spot_quota_chips - used[True]
     left = plan.quota_chips - used[False]
-    # Flex-start takes preemptible quota first, then standard.
+    # Flex-start uses preemptible quota first, then standard quota.
     if chips <= {"on_demand": left, "spot": spot_left}.get(wanted.model, max(left, spot_left)):
         return None
     quota = wanted.machine.quota(plan, spot=wanted.model == "spot")

@@ -1,4 +1,4 @@
-"""What Compute Engine shows: everything that can be listed, and what has no state."""
+"""What Compute Engine can list, and its read-only resources."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,7 +28,7 @@ Items = Iterator[tuple[Key, Callable[[], Document]]]
 
 
 def items(world: World, call: Call) -> Items:
-    """Return the keys of all that is in the collection of a call, and how each is written."""
+    """Return the keys of a call's collection, and a function that writes each item."""
     collection = COMPUTE_METHODS[call.method].collection
     found = _of_zones(world, call, collection)
     if collection == "instances":
@@ -57,7 +57,7 @@ _OF_ZONES = ("zones", "regions", "machineTypes", "reservations")
 
 
 def _of_zones(world: World, call: Call, collection: str) -> Items:
-    """Return what the scenario's zones consist of."""
+    """Return the resources that follow from the scenario's zones."""
     project = call.project
     for zone, plan in world.scenario.compute_zones.items():
         types = [machine_types()[name] for name in plan.machine_types]
@@ -75,7 +75,7 @@ def _of_zones(world: World, call: Call, collection: str) -> Items:
             yield key, partial(_reservation, types[0], plan.reserved_chips, key)
     for region in sorted({region_of(zone) for zone in world.scenario.compute_zones}):
         if collection == "regions":
-            # The real one knows quotas of old generations only.
+            # The real service has quotas only for old generations.
             about = {"status": "UP", "quotas": []}
             key = Key(project, "", region)
             yield key, partial(documents.describe, "region", collection, key, about)
@@ -95,7 +95,7 @@ def _machine_type(machine: MachineType, key: Key) -> Document:
 
 
 def machine_type(world: World, call: Call) -> Document:
-    """Show a machine type under either of its names; the twin of one is not listed."""
+    """Show a machine type by either of its names; only one of them is listed."""
     bare = call.name.removesuffix("-tpu")
     for key, _ in _of_zones(world, call, "machineTypes"):
         if key.zone == call.zone and key.name.removesuffix("-tpu") == bare:
@@ -115,7 +115,7 @@ def _reservation(machine: MachineType, chips: int, key: Key) -> Document:
 
 
 def _project(_: World, call: Call) -> Document:
-    """Show a project: gcloud looks there for keys before it uses SSH."""
+    """Show a project, in which gcloud looks for SSH keys."""
     about = {
         "kind": "compute#project",
         "name": call.project,
@@ -162,7 +162,7 @@ READS: dict[str, Callable[[World, Call], Document]] = {
     "compute_machine_types_get": machine_type,
     "compute_images_get_from_family": _image,
     "compute_image_family_views_get": lambda world, call: {"image": _image(world, call)},
-    # Every project has any network that is asked for.
+    # Every project has every network that is requested.
     "compute_networks_get": lambda _, call: documents.describe(
         "network", "networks", Key.of(call), {"autoCreateSubnetworks": True}
     ),

@@ -17,13 +17,13 @@ from tpuctl.emulator.errors import load_data, project_number
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import Key
 
-# Nobody can change what it is the fingerprint of.
+# Constant, because the field that it belongs to cannot be changed.
 _FINGERPRINT = "AAAAAAAAAAA="
 _DEFAULTS = load_data("compute")["defaults"]
 
 
 def describe(kind: str, collection: str, key: Key, about: Document) -> Document:
-    """Write what every resource has, and what is known about this one."""
+    """Write the fields that every resource has, and those in `about`."""
     place = place_of(key.zone)
     where = (
         {place.partition("s/")[0]: f"{ROOT}projects/{key.project}/{place}"} if "/" in place else {}
@@ -33,7 +33,7 @@ def describe(kind: str, collection: str, key: Key, about: Document) -> Document:
 
 
 def resource_document(item: Resource) -> Document:
-    """Write a policy, a template or the base of a group: what was sent, and who it is."""
+    """Write a policy, a template or the base of a group: its identity, and what was sent."""
     known = {"id": str(item.id), "creationTimestamp": rfc3339(item.created)}
     about = {**item.document, **known}
     return describe(kind_of(item.collection), item.collection, item.key, about)
@@ -48,7 +48,7 @@ def kind_of(collection: str) -> str:
 
 
 def metadata_items(instance: Instance) -> dict[str, str]:
-    """Return the metadata of an instance, with what its group and the emulator add."""
+    """Return the metadata of an instance, including what its group and the emulator add."""
     added = {SSH_PORT: str(instance.ssh_port)} if instance.ssh_port else {}
     if group := instance.group:
         number = f"projects/{project_number(instance.key.project)}/"
@@ -93,7 +93,7 @@ def instance_document(instance: Instance) -> Document:
 
 
 def accounts_of(instance: Instance) -> list[Document]:
-    """Return the service accounts of an instance; "default" stands for that of the project."""
+    """Return the service accounts of an instance; "default" is that of the project."""
     own = default_account(instance.key.project)
     accounts = instance.document.get("serviceAccounts") or []
     return [
@@ -128,7 +128,7 @@ def _interfaces(instance: Instance) -> list[Document]:
 
 
 def _link(project: str, url: str) -> str:
-    """Write any form of the name of a resource in full."""
+    """Expand any form of a resource's name to a full URL."""
     found = re.search(r"projects/.*", url)
     return ROOT + (found[0] if found else f"projects/{project}/{url}")
 

@@ -1,7 +1,7 @@
-"""Managed instance groups: they make their instances, in bulk mode all of them or none.
+"""Managed instance groups, which create their instances; in bulk mode, all of them or none.
 
-A slice is ACTIVATING until all of its hosts run, then ACTIVE. It is ACTIVE_DEGRADED while one does
-not run, and INCOMPLETE when one is gone.
+A slice is ACTIVATING until all hosts run, then ACTIVE. It is ACTIVE_DEGRADED while a host does not
+run, and INCOMPLETE when one is gone.
 """
 
 import re
@@ -39,7 +39,7 @@ _ACTIONS = {
 
 
 def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Make a group; its instances come later, and only its own status tells of them."""
+    """Create a group; its instances come later, and only the group's status shows them."""
     requested = dict(call.body["resource"])
     key = Key(call.project, call.zone, check_name(requested.get("name")))
     base = str(requested.setdefault("baseInstanceName", key.name))
@@ -90,7 +90,7 @@ def _read_size(value: Any) -> int:
 
 
 def _wrong_size(group: Group, size: int) -> Failure | None:
-    """Return how an operation fails for a size that is not that of the topology."""
+    """Return how an operation fails if the size is not that of the topology."""
     hosts = group.hosts
     if hosts is None or size in (0, hosts):
         return None
@@ -121,7 +121,7 @@ def _keep(world: World, group: Group, names: tuple[str, ...]) -> None:
 
 
 def resize(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start to change the size of a group: of a slice, to all of its hosts or to none."""
+    """Start to resize a group; a slice can only have all of its hosts or none."""
     group, size = find_group(world, call), _read_size(call.body.get("size"))
     return operations.start(
         world, "compute.instanceGroupManagers.resize", group, failure or _wrong_size(group, size),
@@ -130,7 +130,7 @@ def resize(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def delete_instances(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start to delete instances of a group, which gets smaller by them."""
+    """Start to delete instances of a group, which shrinks accordingly."""
     group = find_group(world, call)
     chosen = {last_part(url) for url in call.body.get("resource", {}).get("instances", [])}
     if unknown := sorted(chosen - set(group.names)):
@@ -144,7 +144,7 @@ def delete_instances(world: World, call: Call, failure: Failure | None) -> Compu
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start to delete a group, and with it its instances."""
+    """Start to delete a group and its instances."""
     group, verb = find_group(world, call), "compute.instanceGroupManagers.delete"
     if group.operation and not group.operation.ended and group.operation.verb == verb:
         raise compute_error("busy", resource=group.path)
@@ -164,7 +164,7 @@ def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def refuse_resize_request(world: World, call: Call, _: Failure | None) -> ComputeOperation:
-    """Refuse what works for GPUs only."""
+    """Refuse a resize request, which works only for GPUs."""
     raise compute_error("resize_request")
 
 
@@ -176,7 +176,7 @@ def find_group(world: World, call: Call) -> Group:
 
 
 def settle(world: World) -> None:
-    """Review all groups, and give free chips to the instances that wait for them."""
+    """Update all groups, and give free chips to waiting instances."""
     world.compute.changed = False
     for group in list(world.compute.resources.values()):
         if isinstance(group, Group):
@@ -184,11 +184,11 @@ def settle(world: World) -> None:
             _review(world, group)
     for instance in list(world.compute.instances.values()):
         if instance.state == "PENDING" and not instance.group:
-            instances.grant_if_free(world, [instance])
+            instances.try_to_grant(world, [instance])
 
 
 def _fill(world: World, group: Group) -> None:
-    """Make the instances that a group lacks: in bulk mode all at once."""
+    """Create the missing instances of a group; in bulk mode, all at once."""
     missing = []
     for index, name in enumerate(group.names):
         instance = group.instance(world.compute, name)
@@ -202,7 +202,7 @@ def _fill(world: World, group: Group) -> None:
     group.error = None
     for batch in [missing] if group.is_bulk else [[instance] for instance in missing]:
         if batch:
-            group.error = instances.grant_if_free(world, batch) or group.error
+            group.error = instances.try_to_grant(world, batch) or group.error
     for instance in missing:
         if instance.holds_chips:
             group.made.add(instance.key.name)
@@ -218,7 +218,7 @@ def _make(world: World, group: Group, name: str, index: int) -> Instance:
 
 
 def _review(world: World, group: Group) -> None:
-    """Adapt the state of a slice to those of its instances."""
+    """Update the state of a slice from its instances."""
     if not group.topology or not group.names:
         group.state = ""
     elif group.all_run(world.compute):
@@ -272,7 +272,7 @@ def _errors(error: ServiceError | None) -> Document:
 
 
 def _managed(world: World, group: Group, name: str) -> Document:
-    """Write one instance of a group, which need not exist."""
+    """Write one instance of a group, whether or not it exists."""
     instance = group.instance(world.compute, name)
     key = Key(group.key.project, group.key.zone, name)
     row: Document = {**_DEFAULTS["managed"], "name": name}
@@ -290,13 +290,13 @@ def _managed(world: World, group: Group, name: str) -> Document:
 
 
 def list_managed(world: World, group: Group) -> list[Document]:
-    """List the instances of a group, also those that it has not made yet or is deleting."""
+    """List the instances of a group, including those not created yet and those being deleted."""
     names = [*group.names, *(item.key.name for item in group.instances(world.compute))]
     return [_managed(world, group, name) for name in dict.fromkeys(names)]
 
 
 def list_errors(world: World, group: Group) -> list[Document]:
-    """List why a group could not make its instances."""
+    """List the reasons why a group could not create its instances."""
     found = []
     for row in list_managed(world, group):
         for error in row.get("lastAttempt", {}).get("errors", {}).get("errors", []):

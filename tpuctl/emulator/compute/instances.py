@@ -30,7 +30,7 @@ from tpuctl.emulator.compute.validate import (
     seconds,
 )
 from tpuctl.emulator.errors import ServiceError, compute_error, project_number
-from tpuctl.emulator.faults import NodeEvent, is_about
+from tpuctl.emulator.faults import NodeEvent, fault_matches
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.nodes import (
     STOCKOUT_S,
@@ -45,7 +45,7 @@ from tpuctl.emulator.resources import Key
 from tpuctl.emulator.world import World
 from tpuctl.hardware.types import all_types
 
-# The part of the time to RUNNING that an instance is PROVISIONING, before STAGING.
+# The fraction of the time to RUNNING that an instance is PROVISIONING, before STAGING.
 _PROVISIONING = 0.25
 _ON_THE_WAY = ("PROVISIONING", "STAGING", "REPAIRING")
 _MAINTENANCE_NOTICE_S = 60.0
@@ -54,7 +54,7 @@ _EXPIRED = "deferredDelete", "deferredStop"
 
 
 def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Accept an instance; only the operation tells whether there is capacity for it."""
+    """Accept an instance; its operation fails if there is no capacity."""
     requested: Document = call.body["resource"]
     key = Key(call.project, call.zone, check_name(requested.get("name")))
     machine = read_machine(
@@ -80,12 +80,12 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def _try(world: World, instance: Instance) -> Failure | None:
-    error = grant_if_free(world, [instance])
+    error = try_to_grant(world, [instance])
     return Failure(STOCKOUT_S, error) if error else None
 
 
 def refuse_use(world: World, key: Key, machine: MachineType, document: Document) -> None:
-    """Raise ComputeError for what this project may not have."""
+    """Raise ComputeError if the project may not use the machine type or address."""
     plan = world.scenario.compute
     if plan.refuses(machine.name):
         raise compute_error("allowlist", machine_type=machine.name)
@@ -104,7 +104,7 @@ def make(
     group: Group | None = None,
     index: int = 0,
 ) -> Instance:
-    """Make an instance that is not visible yet and has no chips."""
+    """Create an instance that is not visible yet and has no chips."""
     hbm = {family.generation: family.hbm_gib_per_chip for family in all_types().families}
     hosts = group.hosts if group and group.hosts else 1
     return Instance(
@@ -124,8 +124,8 @@ def make(
     )
 
 
-def grant_if_free(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
-    """Give instances their chips if there are enough for all; return why not."""
+def try_to_grant(world: World, wanted: Sequence[Instance]) -> ServiceError | None:
+    """Give instances their chips if there are enough for all, otherwise return the reason."""
     known = world.compute.instances
     for instance in wanted:
         if known.get(instance.key, instance) is not instance:
@@ -142,19 +142,19 @@ def grant_if_free(world: World, wanted: Sequence[Instance]) -> ServiceError | No
 
 
 def _grant(world: World, instance: Instance) -> None:
-    """Give an instance its chips: from now on it is being made, and its events are planned."""
+    """Give an instance its chips, start to create it, and schedule its events."""
     takes_s, (_, zone, name) = world.scenario.provision_s, instance.key
     world.allocate_chips(instance)
     instance.state = "PROVISIONING"
     world.after(takes_s * _PROVISIONING, _stage, instance)
     world.after(takes_s, run, instance, instance.operation)
     plans = world.node_events
-    for event in plans.due(lambda plan: plan.on == "instance" and is_about(plan, zone, name)):
+    for event in plans.due(lambda plan: plan.on == "instance" and fault_matches(plan, zone, name)):
         world.after(event.at_s, apply_event, instance, event)
 
 
 def is_alive(world: World, instance: Instance) -> bool:
-    """Whether an instance is still that of its name."""
+    """Whether an instance still exists and was not replaced."""
     return world.compute.instances.get(instance.key) is instance
 
 
@@ -164,7 +164,7 @@ def _stage(world: World, instance: Instance) -> None:
 
 
 def run(world: World, instance: Instance, operation: ComputeOperation | None) -> None:
-    """Make an instance RUNNING, with addresses; the operation that started it is done."""
+    """Make an instance RUNNING, with addresses, and finish the operation that started it."""
     if not is_alive(world, instance) or instance.state not in _ON_THE_WAY:
         return
     if not instance.addresses:
@@ -184,7 +184,7 @@ def run(world: World, instance: Instance, operation: ComputeOperation | None) ->
 
 
 def _set_end(world: World, instance: Instance) -> None:
-    """Plan when the server ends an instance."""
+    """Schedule the time at which the service ends an instance."""
     scheduling, instance.expires = instance.scheduling, None
     lasts = seconds(scheduling.get("maxRunDuration"))
     if lasts is not None:
@@ -202,7 +202,7 @@ def _expire(world: World, instance: Instance, planned: datetime) -> None:
 
 
 def end_by_system(world: World, instance: Instance, deletes: str, stops: str) -> None:
-    """Stop or delete an instance, as its termination action says, and record that."""
+    """Stop or delete an instance, according to its termination action, and record that."""
     is_deleted = instance.scheduling.get("instanceTerminationAction") == "DELETE"
     verb = f"compute.instances.{deletes if is_deleted else stops}"
     operations.record(world, verb, instance)
@@ -212,14 +212,14 @@ def end_by_system(world: World, instance: Instance, deletes: str, stops: str) ->
 
 
 def begin_stop(world: World, instance: Instance) -> None:
-    """Put an instance in the state STOPPING; its running operation fails."""
+    """Put an instance in the state STOPPING, and fail its running operation."""
     error = compute_error("cancelled", resource=instance.path)
     ends.abort(world, instance, error)
     instance.previous_state, instance.state = instance.state, "STOPPING"
 
 
 def make_stopped(world: World, instance: Instance) -> None:
-    """Make an instance that is being stopped TERMINATED: it has no chips."""
+    """Make a stopping instance TERMINATED, which releases its chips."""
     if is_alive(world, instance) and instance.state == "STOPPING":
         instance.state, instance.stopped, instance.expires = "TERMINATED", world.now, None
         world.release_chips(instance)
@@ -227,7 +227,7 @@ def make_stopped(world: World, instance: Instance) -> None:
 
 
 def remove(world: World, instance: Instance) -> None:
-    """Remove an instance: its name, its chips and its quota are free."""
+    """Remove an instance, which frees its name, chips and quota."""
     if is_alive(world, instance):
         del world.compute.instances[instance.key]
         world.release_chips(instance)
@@ -235,14 +235,14 @@ def remove(world: World, instance: Instance) -> None:
 
 
 def _lapse(world: World, instance: Instance, operation: ComputeOperation) -> None:
-    """End a request that got no capacity in time: it deletes itself."""
+    """Delete an instance that got no capacity in time."""
     if is_alive(world, instance) and instance.state == "PENDING":
         error = refuse_capacity(world, [instance]) or compute_error("disguised_stockout")
         ends.end(world, operation, instance, remove, error)
 
 
 def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start to delete an instance, which can take long while it is PENDING."""
+    """Start to delete an instance, which can take a long time while it is PENDING."""
     instance, plan = find(world, call), world.scenario
     if instance.state == "STOPPING" and instance.operation and not instance.operation.ended:
         raise compute_error("busy", resource=instance.path)
@@ -262,7 +262,7 @@ def _restore(world: World, instance: Instance) -> None:
 
 
 def stop(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start to stop an instance that runs."""
+    """Start to stop a running instance."""
     instance = find(world, call, "RUNNING")
     begin_stop(world, instance)
     return operations.start(
@@ -271,7 +271,7 @@ def stop(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
 
 
 def start(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start an instance again; the operation fails if its capacity is gone."""
+    """Restart an instance; the operation fails if its capacity is gone."""
     instance = find(world, call, "TERMINATED")
     operation = operations.begin(world, "start", instance)
     if failure := failure or _try(world, instance):
@@ -307,18 +307,18 @@ def update(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def fingerprint(instance: Instance) -> str:
-    """Return what a client has to send back with a change."""
+    """Return the fingerprint that a client must send with a change."""
     number = (instance.id + instance.fingerprints) % 2**64
     return base64.urlsafe_b64encode(number.to_bytes(8, "big")).decode()
 
 
 def simulate_maintenance(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Start a maintenance: a spot instance is preempted by it."""
+    """Start maintenance, which preempts a spot instance."""
     instance = find(world, call, "RUNNING")
     event = NodeEvent("*", "*", "preempt" if instance.spot else "maintenance", 0, 1, False, 0, 0)
 
     def begin(world: World, instance: Instance) -> None:
-        # Not now: it would abort this operation, which is that of the instance.
+        # Later, because now it would abort this operation.
         world.after(0, apply_event, instance, event)
 
     verb = "compute.instances.simulateMaintenanceEvent"
@@ -328,7 +328,7 @@ def simulate_maintenance(world: World, call: Call, failure: Failure | None) -> C
 
 
 def find(world: World, call: Call, *states: str) -> Instance:
-    """Return the instance that a call is about; raises ComputeError, also for another state."""
+    """Return the instance of a call; raises ComputeError, also if its state is not allowed."""
     key = Key.of(call)
     instance = world.compute.instances.get(key)
     if instance is None:
@@ -340,7 +340,7 @@ def find(world: World, call: Call, *states: str) -> Instance:
 
 
 def apply_event(world: World, instance: Instance, event: NodeEvent) -> None:
-    """Apply a planned event to an instance, unless it is stopped or being stopped."""
+    """Apply a planned event to an instance, unless that is stopped or stopping."""
     if not is_alive(world, instance) or instance.state in ("STOPPING", "TERMINATED"):
         return
     if event.event not in ("preempt", "vanish") and instance.state != "RUNNING":
@@ -365,7 +365,7 @@ def _maintain(world: World, instance: Instance, _: NodeEvent) -> None:
 
 
 def _terminate(world: World, instance: Instance, verb: str) -> None:
-    """Lose the host of an instance: it is restarted elsewhere if it asked for that."""
+    """Lose the host of an instance, which is restarted elsewhere if it requested that."""
     if not is_alive(world, instance) or instance.state != "RUNNING":
         return
     instance.maintenance = "NONE"

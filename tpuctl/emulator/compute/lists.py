@@ -1,4 +1,4 @@
-"""Lists of Compute Engine: filters, pages, and items of all places in one reply."""
+"""Lists of Compute Engine: filters, pages, and items of all zones and regions in one reply."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,13 +19,13 @@ Test = Callable[[Document], bool]
 
 
 def show_list(call: Call, kind: str, items: Items) -> Document:
-    """List one page of the items of one place that the filter of a call lets through."""
+    """List one page of the items of one zone or region that match the call's filter."""
     found = [(key.name, shown) for key, shown in _matching(call, items)]
     return {"kind": f"compute#{kind}List", **_page(call, found)}
 
 
 def show_aggregated(call: Call, kind: str, field: str, items: Items, places: list[str]) -> Document:
-    """List one page of the items of all places, by place."""
+    """List one page of the items of all zones and regions, grouped by them."""
     found = [(f"{place_of(key.zone)}/{key.name}", shown) for key, shown in _matching(call, items)]
     of_item = {id(shown): key.rpartition("/")[0] for key, shown in found}
     answer = _page(call, found)
@@ -109,7 +109,7 @@ def _one(tokens: list[str]) -> Test:
 
 
 def _values(shown: Any, path: list[str]) -> Iterator[str]:
-    """Return the values at a path as text; the last part of it may hold dots itself."""
+    """Return the values at a path as text; its last part may contain dots."""
     if isinstance(shown, list):
         for item in shown:
             yield from _values(item, path)

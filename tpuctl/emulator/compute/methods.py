@@ -1,10 +1,10 @@
-"""The methods of compute.v1 that are emulated, and their paths."""
+"""The emulated methods of compute.v1, and their paths."""
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
 
-# The collection, where it is, and its methods.
+# The collection, its scope, and its methods.
 _TABLE = """
 projects . get
 zones . get list
@@ -29,7 +29,7 @@ autoscalers zones list aggregatedList
 instanceGroups zones list aggregatedList
 reservations zones list aggregatedList
 """
-# Paths that do not follow from the names.
+# Paths that cannot be derived from the names.
 _PATHS = {
     "getFromFamily": "GET images/family/{name}",
     "aggregatedList": "GET {path}",
@@ -52,13 +52,13 @@ _START_NOTHING = ("get", "list", "aggregated", "wait")
 
 
 def snake(name: str) -> str:
-    """Write a name of the API as scenarios do."""
+    """Convert an API name to snake case, as in scenarios."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @dataclass(frozen=True)
 class ComputeMethod:
-    """One method; `scope` is `zones`, `regions`, `global`, or "." for one of the project itself."""
+    """One method; `scope` is `zones`, `regions`, `global`, or "." for the project itself."""
 
     collection: str
     verb: str
@@ -66,7 +66,7 @@ class ComputeMethod:
 
     @cached_property
     def name(self) -> str:
-        """The name as scenarios spell it, such as `compute_instances_insert`."""
+        """The name in scenarios, such as `compute_instances_insert`."""
         return f"compute_{snake(self.collection)}_{snake(self.verb)}"
 
     @property
@@ -76,7 +76,7 @@ class ComputeMethod:
 
     @property
     def permission(self) -> str:
-        """The permission that its caller needs."""
+        """The permission that it requires."""
         return f"compute.{self.collection}.{_PERMISSIONS.get(self.verb, self.verb)}"
 
     @property
@@ -86,7 +86,7 @@ class ComputeMethod:
 
     @property
     def rule(self) -> str:
-        """The verb and the path below the project, as routes write them."""
+        """The verb and the path below the project, in the notation of routes."""
         if self.collection == "projects":
             return "GET "
         where = "aggregated/" if self.verb == "aggregatedList" else _WHERE[self.scope]

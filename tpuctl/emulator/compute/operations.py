@@ -1,4 +1,4 @@
-"""Operations of Compute Engine: of users, and of the system."""
+"""Operations of Compute Engine, started by users and by the system."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,14 +26,14 @@ USER = "you@example.com"
 def begin(
     world: World, verb: str, target: Instance | Resource, *, user: str = USER
 ) -> ComputeOperation:
-    """Record an operation that runs from now on, until `operations.end` is called."""
+    """Record an operation that runs until `operations.end` is called."""
     key = Key(target.key.project, target.key.zone, operations.new_name(world))
     operation = ComputeOperation(
         key, verb, target.path, world.now, lambda: None,
         id=new_id(world), target_id=target.id, user=user,
     )  # fmt: skip
     world.compute.operations[key] = operation
-    # A change of labels, say, does not hide that the target is still being made.
+    # A change of labels, for example, does not hide that the target is still being created.
     if target.operation is None or target.operation.ended:
         target.operation = operation
     world.changes += 1
@@ -59,12 +59,12 @@ def start(
 
 
 def record(world: World, verb: str, target: Instance) -> None:
-    """Record what the system has done to an instance."""
+    """Record an operation that the system has done on an instance."""
     begin(world, verb, target, user="system").ended = world.now
 
 
 def new_id(world: World) -> int:
-    """Make up the number of a resource."""
+    """Make up the numeric ID of a resource."""
     return int(world.digest(f"id {world.number()}")[:15], 16)
 
 

@@ -16,20 +16,20 @@ _FOLDERS = {"regionInstanceTemplates": "instanceTemplates"}
 
 
 def path_of(collection: str, key: Key) -> str:
-    """The full name of a resource; its place is a zone, a region or `global`."""
+    """The full name of a resource in a zone, a region or `global`."""
     folder = "operations" if "Operations" in collection else _FOLDERS.get(collection, collection)
     return f"projects/{key.project}/{place_of(key.zone)}/{folder}/{key.name}".replace("//", "/")
 
 
 def place_of(zone: str) -> str:
-    """Write a place as paths do: `zones/us-east5-b`, `regions/us-east5` or `global`."""
+    """Write a location as in paths: `zones/us-east5-b`, `regions/us-east5` or `global`."""
     if zone in (GLOBAL, ""):
         return zone
     return f"zones/{zone}" if zone.count("-") > 1 else f"regions/{zone}"
 
 
 def rfc3339(moment: datetime) -> str:
-    """Write a moment as Compute Engine does."""
+    """Write a time as Compute Engine does."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}+00:00"
 
 
@@ -50,12 +50,12 @@ class MachineType:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What all machine types of its generation share."""
+        """The facts that all machine types of its generation share."""
         facts: dict[str, Any] = load_data("compute")["generations"][self.generation]
         return facts
 
     def quota(self, plan: ComputeQuota, *, spot: bool) -> Document:
-        """Return the facts of the quota for it."""
+        """Return the facts of the quota that it uses."""
         kind = "spot_" if spot else ""
         metric = self.facts[f"{kind}metric"]
         return {
@@ -66,7 +66,7 @@ class MachineType:
         }
 
     def accelerator_type(self, chips: int) -> str:
-        """The type of a slice of so many chips, as the metadata spells it."""
+        """The type of a slice with so many chips, as written in the metadata."""
         return f"{self.facts['type']}-{chips * self.facts['units']}"
 
 
@@ -78,7 +78,7 @@ def machine_types() -> dict[str, MachineType]:
 
 @dataclass
 class ComputeOperation(Operation):
-    """An operation of Compute Engine; `user` is who started it."""
+    """An operation of Compute Engine, started by `user`."""
 
     id: int = 0
     target_id: int = 0
@@ -92,9 +92,9 @@ class ComputeOperation(Operation):
 
 @dataclass(kw_only=True)
 class Instance(Host):
-    """A virtual machine; `index` is its place in the slice of its `group`.
+    """A virtual machine; `index` is its position in the slice of its `group`.
 
-    `expires` is when the server ends it.
+    The service ends it at `expires`.
     """
 
     machine: MachineType
@@ -108,7 +108,7 @@ class Instance(Host):
     maintenance: str = "NONE"
     fingerprints: int = 0
 
-    # A machine that is being stopped has some time left.
+    # A stopping machine still runs for some time.
     running = frozenset({"RUNNING", "STOPPING"})
 
     @property
@@ -118,7 +118,7 @@ class Instance(Host):
 
     @property
     def scheduling(self) -> Document:
-        """How it was asked to be provisioned and ended."""
+        """The requested way to provision and end it."""
         found: Document = self.document["scheduling"]
         return found
 
@@ -128,7 +128,7 @@ class Instance(Host):
         return self.model == "spot"
 
     def usd_per_hour(self) -> float | None:
-        """Return its list price without disks; None where there is none."""
+        """Return its list price without disks; None if there is none."""
         prices = load_data("compute")["usd_per_chip_hour"].get(self.machine.generation, {})
         price = prices.get(region_of(self.key.zone), {}).get(self.model)
         return None if price is None else price * self.chips
@@ -136,7 +136,7 @@ class Instance(Host):
 
 @dataclass
 class Resource:
-    """A policy or a template, which is what was sent; the base of a group."""
+    """A policy or a template with the fields that were sent; also the base class of groups."""
 
     collection: str
     key: Key
@@ -155,7 +155,8 @@ class Resource:
 class Group(Resource):
     """A managed instance group: a slice if it has a `topology`.
 
-    `names` are the instances that it wants, `made` those that it has made; `error` is why not all.
+    `names` are the instances that it should have, `made` those that it has created; `error` says
+    why some are missing.
     """
 
     template: Resource
@@ -180,7 +181,7 @@ class Group(Resource):
 
     @property
     def repairs(self) -> bool:
-        """Whether it makes a lost instance again."""
+        """Whether it recreates a lost instance."""
         policy = self.document.get("instanceLifecyclePolicy") or {}
         return bool(policy.get("defaultActionOnFailure", "REPAIR") == "REPAIR")
 
@@ -190,18 +191,18 @@ class Group(Resource):
         return found if found and found.group is self else None
 
     def instances(self, compute: "ComputeEngine") -> list[Instance]:
-        """Return its instances that exist."""
+        """Return its existing instances."""
         return [found for found in compute.instances.values() if found.group is self]
 
     def all_run(self, compute: "ComputeEngine") -> bool:
-        """Whether all instances that it wants run."""
+        """Whether all instances that it should have are running."""
         found = [self.instance(compute, name) for name in self.names]
         return bool(found) and all(item and item.state == "RUNNING" for item in found)
 
 
 @dataclass
 class ComputeEngine:
-    """All that there is of it."""
+    """The state of Compute Engine."""
 
     instances: dict[Key, Instance] = field(default_factory=dict)
     resources: dict[tuple[str, Key], Resource] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Compute Engine as a part of the emulated service: a call in, a reply or an error out."""
+"""Compute Engine as part of the emulated service: takes a call, gives a reply or an error."""
 
 from collections.abc import Callable
 
@@ -102,7 +102,7 @@ def _request(call: Call) -> tuple[str, str]:
 
 
 def _check_place(world: World, call: Call) -> None:
-    """Raise ComputeError for a project, a zone or a region that is not there."""
+    """Raise ComputeError for an unknown project, zone or region."""
     only, method, zones = (
         world.scenario.project,
         COMPUTE_METHODS[call.method],

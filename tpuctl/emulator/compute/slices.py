@@ -1,4 +1,4 @@
-"""Workload policies and instance templates: what a slice is made from."""
+"""Workload policies and instance templates, from which slices are created."""
 
 import re
 from typing import Any
@@ -43,7 +43,7 @@ _KINDS = (
 
 
 def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperation:
-    """Make a policy or a template."""
+    """Create a policy or a template."""
     requested = dict(call.body["resource"])
     collection = COMPUTE_METHODS[call.method].collection
     key = Key(call.project, call.zone, check_name(requested.get("name")))
@@ -58,7 +58,7 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def register(world: World, made: Resource, verb: str, failure: Failure | None) -> ComputeOperation:
-    """Add a resource, with an operation that says so."""
+    """Add a resource, with an operation for its creation."""
     world.compute.resources[made.collection, made.key] = made
     return operations.start(
         world, verb, made, failure, takes_s=UPDATE_S, then=do_nothing, undo=forget
@@ -84,7 +84,7 @@ def delete(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
 
 
 def find(world: World, call: Call) -> Resource:
-    """Return the resource that a call is about; raises ComputeError."""
+    """Return the resource of a call; raises ComputeError."""
     return get(world, COMPUTE_METHODS[call.method].collection, Key.of(call))
 
 
@@ -126,7 +126,7 @@ def _check_template(world: World, call: Call, requested: Document) -> None:
 
 
 def read_template(world: World, url: Any) -> tuple[Resource, MachineType, Document, str]:
-    """Return the template of a link, and what its instances are; raises ComputeError."""
+    """Return the template behind a link, and its instance properties; raises ComputeError."""
     found = _TEMPLATE.fullmatch(str(url))
     if not found:
         raise compute_error("malformed_url", field="resource.instanceTemplate", value=url)
@@ -139,7 +139,7 @@ def read_template(world: World, url: Any) -> tuple[Resource, MachineType, Docume
 
 
 def read_policy(world: World, url: Any) -> Resource | None:
-    """Return the workload policy of a link; raises ComputeError."""
+    """Return the workload policy behind a link; raises ComputeError."""
     if not url:
         return None
     found = _POLICY.fullmatch(str(url))

@@ -1,4 +1,4 @@
-"""Requested instances: what Compute Engine refuses of them, and what it makes of the rest."""
+"""Validate requested instances like Compute Engine, and fill in defaults."""
 
 import re
 from datetime import datetime
@@ -23,7 +23,7 @@ RESERVATION = "practice"
 
 
 def check_name(name: Any) -> str:
-    """Return the name of a resource; raises ComputeError for one that is not valid."""
+    """Return the name of a resource; raises ComputeError if it is not valid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
         raise invalid("resource.name", name, why)
@@ -31,7 +31,7 @@ def check_name(name: Any) -> str:
 
 
 def check_form(value: Any, form: Any, field: str = "resource") -> Any:
-    """Return a body without what is null; raises ComputeError for a value of the wrong kind."""
+    """Return a body without null fields; raises ComputeError for a value of the wrong type."""
     if not isinstance(value, type(form)):
         kind = "an object" if isinstance(form, dict) else "a list" if form else "text"
         raise invalid(field, value, f"It must be {kind}.")
@@ -52,17 +52,17 @@ def invalid(field: str, value: object, why: str) -> ComputeError:
 
 
 def bad_request(why: str) -> ComputeError:
-    """Make the error for fields that do not fit each other."""
+    """Make the error for contradictory fields."""
     return compute_error("bad_request", why=why)
 
 
 def last_part(url: object) -> str:
-    """Return the name at the end of a link."""
+    """Return the last part of a link."""
     return str(url).rpartition("/")[2]
 
 
 def read_machine(world: World, zone: ZonePlan | None, value: Any) -> MachineType:
-    """Return a machine type of a zone, or of anywhere; raises ComputeError."""
+    """Return a machine type of a zone, or of any zone; raises ComputeError."""
     machine = find_machine(last_part(value or ""))
     if machine is None or (zone and machine.name.removesuffix("-tpu") not in bare(zone)):
         why = "The referenced resource does not exist."
@@ -71,7 +71,7 @@ def read_machine(world: World, zone: ZonePlan | None, value: Any) -> MachineType
 
 
 def bare(zone: ZonePlan) -> set[str]:
-    """Return the machine types of a zone, without the suffix of the second name of each."""
+    """Return the machine types of a zone by their shorter names."""
     return {name.removesuffix("-tpu") for name in zone.machine_types}
 
 
@@ -83,7 +83,7 @@ def find_machine(name: str) -> MachineType | None:
 
 
 def read_properties(machine: MachineType, properties: Document) -> tuple[Document, str]:
-    """Check what an instance or a template asks for; return it in full, and its model."""
+    """Check the properties of an instance or template; return them in full, and the model."""
     document = dict(properties)
     scheduling, model = read_scheduling(document.get("scheduling") or {})
     document["scheduling"] = scheduling
@@ -111,7 +111,7 @@ def read_items(metadata: Document) -> dict[str, str]:
 
 
 def read_scheduling(requested: Document) -> tuple[Document, str]:
-    """Check how an instance is to be provisioned; return it in full, and its model."""
+    """Check the scheduling of an instance; return it in full, and the provisioning model."""
     scheduling = dict(requested)
     is_spot = scheduling.get("preemptible") or scheduling.get("provisioningModel") == "SPOT"
     name = scheduling.setdefault("provisioningModel", "SPOT" if is_spot else "STANDARD")
@@ -148,7 +148,7 @@ def _check_model(name: str, lasts: float | None, action: str | None) -> None:
 
 
 def seconds(duration: Document | None) -> float | None:
-    """Read a duration of Compute Engine, whose seconds are text; None where there is none."""
+    """Read a duration of Compute Engine, with its seconds as text; None if there is none."""
     if not duration:
         return None
     try:
@@ -161,7 +161,7 @@ def seconds(duration: Document | None) -> float | None:
 
 
 def read_time(text: str) -> datetime:
-    """Read a moment; raises ComputeError for one that is not in RFC 3339 with its time zone."""
+    """Read an RFC 3339 time with a time zone; raises ComputeError."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

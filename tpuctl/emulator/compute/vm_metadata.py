@@ -1,4 +1,4 @@
-"""What the metadata server tells an instance of Compute Engine about itself."""
+"""The metadata that a Compute Engine instance reads about itself."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ Tree = dict[str, Any]
 
 
 def instance_tree(world: World, instance: Instance) -> Tree:
-    """Return what is its own, below `instance/`."""
+    """Return the instance's own metadata, below `instance/`."""
     project, zone, name = instance.key
     number = project_number(project)
     scheduling = instance.scheduling
@@ -37,7 +37,7 @@ def instance_tree(world: World, instance: Instance) -> Tree:
 
 
 def _tpu_attributes(world: World, instance: Instance) -> dict[str, str]:
-    """Return what libtpu and JAX read; of the keys of a single host, little is known."""
+    """Return the keys that libtpu and JAX read; little is known about those of a single host."""
     found = {"accelerator-type": instance.accelerator_type}
     group = instance.group
     names: tuple[str, ...] = (instance.key.name,)

@@ -1,1 +1,1 @@
-"""Kaggle: batch sessions of pushed scripts, data sets, quota and the log stream."""
+"""An emulator of Kaggle: batch sessions of scripts, data sets, quota and log streams."""

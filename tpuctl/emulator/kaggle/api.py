@@ -1,4 +1,4 @@
-"""Kaggle over HTTP, as the official command line calls it."""
+"""Kaggle's HTTP API, as its official command-line tool calls it."""
 
 import io
 import json
@@ -40,7 +40,7 @@ _CALLS = {
 
 
 class KaggleApi:
-    """Kaggle of one emulator, with one account."""
+    """The Kaggle API of one emulator, with one account."""
 
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self._emulator, self._folder = emulator, folder
@@ -86,7 +86,7 @@ class KaggleApi:
         if not isinstance(body, dict):
             raise kaggle_error("body")
         action: Callable[[Document], Document] = getattr(self, f"_{on.removeprefix('kaggle_')}")
-        # The names of the two services differ in it: `slug` is OWNER/SLUG in one of them.
+        # The two services differ: `slug` is OWNER/SLUG in one of them.
         about = str(body.get("kernelSlug") or body.get("datasetSlug") or body.get("slug") or "")
         request = replace(request, names={"about": about.rpartition("/")[2]})
         return self._answer(on, lambda _: Reply(document=action(body)), request)
@@ -97,14 +97,14 @@ class KaggleApi:
         self._emulator.requests.append((on, "", about))
         fault = self._due(on, about)
         if fault and not fault.after_accept and not (fault.byte_fault and on in _BYTES):
-            _break(fault)
+            _apply_fault(fault)
         if fault and on == "kaggle_upload":
             request.body.fault = fault.byte_fault
         reply = action(request)
         if fault and fault.after_accept:
             if reply.content:
                 reply.content.close()
-            _break(fault)
+            _apply_fault(fault)
         return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 
     def _due(self, on: str, about: str) -> StorageFault | None:
@@ -117,7 +117,7 @@ class KaggleApi:
         return {"active": known, **({"username": self._plan.username} if known else {})}
 
     def _push(self, body: Document) -> Document:
-        """Store a version and start its session; a refusal is an `error` in a good reply."""
+        """Store a version and start its session; a refusal is an `error` in a successful reply."""
         facts, plan = load_data("kaggle"), self._plan
         owner, _, slug = str(body.get("slug") or "").partition("/")
         text = body.get("text")
@@ -132,7 +132,7 @@ class KaggleApi:
                 return {"error": refused or "Notebook not found"}
             mounts, invalid = self._mounts(body)
             versions = self.sessions.kernels.get(slug, [])
-            # A pinned image is that of a machine without a TPU, and wins (kaggle-cli issue 1197).
+            # A pinned image is one without a TPU, and takes precedence (kaggle-cli issue 1197).
             fault = "no_tpu" if body.get("dockerImage") else ""
             if runs and (due := self._due("kaggle_session", slug)):
                 fault = due.error
@@ -222,7 +222,7 @@ class KaggleApi:
         return before + self.sessions.used_s(since=week)
 
     def _week(self) -> datetime:
-        """Return when this week of the account began."""
+        """Return the start of the account's current week."""
         return self._began + int((self._emulator.now() - self._began) / _WEEK) * _WEEK
 
     def _list(self, body: Document) -> Document:
@@ -257,7 +257,7 @@ class KaggleApi:
         return self._find(body.get("userName"), body.get("kernelSlug"), body.get("versionLabel"))
 
     def _find(self, owner: object, slug: object, label: object) -> Session:
-        """Return a version, the newest without a label; Kaggle calls an unknown one forbidden."""
+        """Return a version, by default the newest; an unknown one is forbidden, as on Kaggle."""
         versions = self.sessions.kernels.get(str(slug), [])
         chosen = [each for each in versions if label in ("", None, f"v{each.version}")]
         if not chosen or owner != self._plan.username:
@@ -309,7 +309,7 @@ class KaggleApi:
         return {"token": token, "createUrl": f"{self._emulator.http}/kaggle/upload/{token}"}
 
     def _upload(self, request: Request) -> Reply:
-        """Take the bytes of a file, or say how many of them have come."""
+        """Receive the bytes of a file, or report how many have arrived."""
         folder = self._data / "uploads" / Path(request.names["token"]).name
         if not folder.is_dir():
             raise kaggle_error("not_found")
@@ -385,8 +385,8 @@ def _place(ref: str) -> Document:
     return {"ref": ref, "url": f"https://www.kaggle.com{ref}"}
 
 
-def _break(fault: StorageFault) -> None:
-    """Answer late, not at all, or with an error."""
+def _apply_fault(fault: StorageFault) -> None:
+    """Apply a fault: answer late, not at all, or with an error."""
     if fault.error == "stall":
         time.sleep(fault.for_s)
     elif fault.byte_fault:

@@ -1,4 +1,4 @@
-"""The batch sessions of the emulated Kaggle: each one runs its script as a local process."""
+"""The batch sessions of the emulated Kaggle, each of which runs its script as a local process."""
 
 import json
 import os
@@ -27,7 +27,7 @@ ENDED = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")
 
 
 def kaggle_error(kind: str, **facts: object) -> ServiceError:
-    """Make an error in Kaggle's form, from the table in kaggle.json."""
+    """Make an error in Kaggle's format, from the table in kaggle.json."""
     entry = load_data("kaggle")["errors"][kind]
     text = entry["text"].format_map(facts)
     document = {"code": entry["status"], "message": text}
@@ -40,7 +40,7 @@ def kaggle_error(kind: str, **facts: object) -> ServiceError:
 
 @dataclass
 class Session:
-    """One version of a kernel and its run; `fault` is what the scenario plans for it."""
+    """One version of a kernel and its run, with the `fault` that the scenario plans."""
 
     slug: str
     version: int
@@ -60,7 +60,7 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether its output and whole log can be read."""
+        """Whether its output and complete log are available."""
         return self.status in ENDED
 
     @property
@@ -69,14 +69,14 @@ class Session:
         return self.shape.startswith("Tpu")
 
     def used_s(self, now: datetime) -> float:
-        """TPU seconds that it has used."""
+        """The TPU seconds that it has used."""
         if not (self.has_tpu and self.started):
             return 0.0
         return ((self.ended or now) - self.started).total_seconds()
 
 
 class Sessions:
-    """All kernels of one account; a version's files are in FOLDER/SLUG/VERSION."""
+    """All kernels of one account; the files of a version are in FOLDER/SLUG/VERSION."""
 
     def __init__(
         self, folder: Path, now: Callable[[], datetime], *, queue_s: float, scale: float
@@ -113,25 +113,25 @@ class Sessions:
             threading.Thread(target=self._run, args=(session, mounts), daemon=True).start()
 
     def remove(self, slug: str) -> None:
-        """Delete a kernel; as on Kaggle, that does not stop its session."""
+        """Delete a kernel; as on Kaggle, this does not stop its session."""
         with self.changed:
             for session in self.kernels.pop(slug):
                 self._deleted.append(session)
                 shutil.rmtree(self.place(session), ignore_errors=session.is_over)
 
     def running(self) -> list[Session]:
-        """Return the TPU sessions that are not over."""
+        """Return the running TPU sessions."""
         return [each for each in self._all() if each.has_tpu and each.runs and not each.is_over]
 
     def _all(self) -> list[Session]:
         return [*self._deleted, *(each for kept in self.kernels.values() for each in kept)]
 
     def used_s(self, *, since: datetime) -> float:
-        """Return the TPU seconds that the sessions pushed since then have used."""
+        """Return the TPU seconds used by the sessions pushed since a time."""
         return sum(each.used_s(self._now()) for each in self._all() if each.pushed >= since)
 
     def follow(self, session: Session) -> Iterator[dict[str, Any] | None]:
-        """Yield the log from its beginning to its end as it grows; None while nothing happens."""
+        """Yield the whole log as it grows; None while nothing happens."""
         position = 0
         while True:
             with self.changed:
@@ -146,7 +146,7 @@ class Sessions:
                 yield None
 
     def close(self) -> None:
-        """Kill what runs."""
+        """Kill all running sessions."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()
@@ -203,7 +203,7 @@ class Sessions:
                 timed_out = True
                 break
             time.sleep(_TICK_S)
-        # What the script has left behind ends with its session, as the machine does.
+        # Processes that the script leaves behind end with its session, like the machine.
         kill_everything(place)
         for reader in readers:
             reader.join()
@@ -240,7 +240,7 @@ class Sessions:
             for chip in range(_CHIPS):
                 (devices / str(chip)).touch()
             env |= load_data("kaggle")["machine"]
-            # Without chips on the PCI bus the frameworks would wait for a TPU in vain.
+            # Without chips on the PCI bus, the frameworks would wait for a TPU forever.
             env |= {DEVICES: str(devices.parent), "PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu"}
             del env["ISTPUVM"]
         return env

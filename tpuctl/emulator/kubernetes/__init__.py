@@ -1,1 +1,1 @@
-"""A Kubernetes API with TPU nodes and JobSets, whose pods are processes of this machine."""
+"""An emulated Kubernetes API with TPU nodes and JobSets, whose pods are local processes."""

@@ -71,7 +71,7 @@ class KubernetesApi:
         self._thread.start()
 
     def close(self) -> None:
-        """Kill the pods; the JobSets are kept for the next start."""
+        """Kill the pods, but keep the JobSets for the next start."""
         self._closed.set()
         self._thread.join()
         self._kubelet.close()
@@ -87,7 +87,7 @@ class KubernetesApi:
                     write_atomically(self._kept, json.dumps(held), private=True)
 
     def _resume(self) -> None:
-        """Bring back the JobSets of the last run; those that ran have lost all their nodes."""
+        """Restore the JobSets of the last run; running ones have lost all their nodes."""
         for job_set in json.loads(self._kept.read_bytes()):
             if job_set.get("status") and not job_set["status"].get("terminalState"):
                 job_set["status"]["restarts"] += 1
@@ -137,7 +137,7 @@ class KubernetesApi:
     def _with_fault(
         self, on: str, name: str, action: Callable[[Request], Reply], request: Request
     ) -> Reply:
-        """Answer a request with the fault that the scenario plans, once or for some time."""
+        """Answer a request with the planned fault, once or for some time."""
 
         def matches(plan: StorageFault) -> bool:
             return plan.on in ("gke", f"gke_{on}") and fnmatchcase(name, plan.name)
@@ -150,10 +150,10 @@ class KubernetesApi:
             due += [plan for plan, end in self._outages.items() if now < end and matches(plan)]
         fault = due[0] if due else None
         if fault and not fault.after_accept and not (fault.byte_fault and on == "logs"):
-            _break(fault)
+            _apply_fault(fault)
         reply = action(request)
         if fault and fault.after_accept:
-            _break(fault)
+            _apply_fault(fault)
         return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply
 
     def _list(self, plural: str, request: Request) -> Reply:
@@ -228,7 +228,7 @@ class KubernetesApi:
             return Reply(201, document=deepcopy(self.objects.put(plural, made)))
 
     def _check(self, plural: str, made: Document, *, strict: bool) -> None:
-        """Do what the schema, its strict reading and JobSet's webhook do."""
+        """Validate an object like the schema, strict decoding and JobSet's webhook."""
         problems = list(schema_problems(made, load_data("jobset_schema")["schema"]))
         unknown = [each for each in problems if each.startswith("unknown field")]
         if unknown and strict:
@@ -255,7 +255,7 @@ class KubernetesApi:
             return self._update(plural, request, _merged(self._found(plural, request), change))
 
     def _update(self, plural: str, request: Request, new: Document) -> Reply:
-        """Change an object in place, where it may be changed: most of a JobSet may not."""
+        """Change an object in place, if its fields are mutable: most of a JobSet's are not."""
         old = self._found(plural, request)
         if plural == "jobsets":
             _default(new, queued=False)
@@ -329,7 +329,7 @@ def _body(request: Request) -> Document:
 
 
 def _default(made: Document, *, queued: bool) -> None:
-    """Fill in what JobSet's webhook, and Kueue's, fill in."""
+    """Fill in the defaults that the webhooks of JobSet and Kueue set."""
     spec = made["spec"]
     spec.setdefault("successPolicy", {"operator": "All"})
     spec.setdefault("startupPolicy", {"startupPolicyOrder": "AnyOrder"})
@@ -361,7 +361,7 @@ def _merged(old: Any, change: Any) -> Any:
 
 
 def _selected(labels: Document, selector: str) -> bool:
-    """Whether labels match a selector of the forms a=b, a!=b, a and !a."""
+    """Whether labels match a selector such as a=b, a!=b, a or !a."""
     for part in filter(None, selector.split(",")):
         name, equals, value = part.replace("==", "=").partition("=")
         if not equals:
@@ -384,8 +384,8 @@ def _fields(document: Document, selector: str) -> bool:
     return True
 
 
-def _break(fault: StorageFault) -> None:
-    """Answer late, not at all, or with an error."""
+def _apply_fault(fault: StorageFault) -> None:
+    """Apply a fault: answer late, not at all, or with an error."""
     if fault.error == "stall":
         time.sleep(fault.for_s)
     elif fault.byte_fault:

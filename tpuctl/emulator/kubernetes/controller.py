@@ -1,4 +1,4 @@
-"""The controllers: JobSets become Jobs, Jobs become pods, and failures follow the policies."""
+"""The controllers, which turn JobSets into Jobs and Jobs into pods, and apply failure policies."""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -17,14 +17,14 @@ _ENDED = ("Succeeded", "Failed")
 
 
 class Controller:
-    """Brings the cluster closer to what its objects say, in small steps."""
+    """Moves the cluster towards the state that its objects specify, in small steps."""
 
     def __init__(self, objects: Objects, kubelet: Kubelet, plan: Plan) -> None:
         self._objects, self._kubelet, self._plan = objects, kubelet, plan
         self._preempted: set[tuple[str, int]] = set()
 
     def step(self) -> None:
-        """Do what is due now."""
+        """Take all steps that are due now."""
         with self._objects.changed:
             for job_set in self._objects.all("jobsets"):
                 self._reconcile(job_set)
@@ -63,7 +63,7 @@ class Controller:
             self._finish(job_set, "Completed", "AllJobsCompleted", "jobset completed successfully")
 
     def _queue(self, job_set: Document) -> None:
-        """Do Kueue's part: a workload for each JobSet in a queue, admitted where that exists."""
+        """Act as Kueue: create a workload for a JobSet in a queue, and admit it if that exists."""
         queue = job_set["metadata"].get("labels", {}).get(QUEUE)
         if not queue or not self._plan.queues:
             return
@@ -120,7 +120,7 @@ class Controller:
                 yield self._objects.put("jobs", job)
 
     def _run_job(self, job_set: Document, job: Document) -> None:
-        """Start the pods of a job, and conclude how it ends from how they end."""
+        """Start the pods of a job, and derive its result from theirs."""
         if has_condition(job, "Failed") or has_condition(job, "Complete"):
             return
         pods = self._objects.owned("pods", job)
@@ -171,13 +171,13 @@ class Controller:
         template["spec"] |= {"hostname": name, "subdomain": subdomain}
         for container in template["spec"]["containers"]:
             for kind, amounts in container.get("resources", {}).items():
-                # The real API writes every quantity as a text.
+                # The real API writes every quantity as a string.
                 container["resources"][kind] = {key: str(each) for key, each in amounts.items()}
         template["status"] = {"phase": "Pending", "conditions": []}
         return self._objects.put("pods", template)
 
     def _schedule(self, pods: list[Document]) -> bool:
-        """Give the pods of one job the free nodes of one pool; all of them or none."""
+        """Assign the free nodes of one pool to the pods of a job, to all of them or none."""
         now, used = self._objects.time(), set()
         for pod in self._objects.all("pods", lambda each: "nodeName" in each["spec"]):
             if pod["status"]["phase"] not in _ENDED:
@@ -219,7 +219,7 @@ class Controller:
         return injected(node, hosts, index, slices, number, first)
 
     def _preempt(self, job_set: Document, job: Document, pods: list[Document]) -> None:
-        """Take the nodes of a slice away where the scenario says so."""
+        """Preempt the nodes of a slice if the scenario says so."""
         labels, name = job["metadata"]["labels"], job_set["metadata"]["name"]
         for number, plan in enumerate(self._plan.preemptions):
             index, attempt = (
@@ -244,7 +244,7 @@ class Controller:
         self._objects.put("jobs", job)
         for pod in self._objects.owned("pods", job):
             self._kubelet.stop(pod)
-            # It would keep its node for ever: it has no process whose end frees it.
+            # Otherwise it would keep its node forever: it has no process whose end frees it.
             if not self._kubelet.find(pod) and pod["status"]["phase"] not in _ENDED:
                 self._objects.remove("pods", pod)
 
@@ -324,7 +324,7 @@ class Controller:
                 self._objects.event(about, event, condition[3], kind=kind)
 
     def _age(self, time: str) -> float:
-        """Return the seconds since a time of the API."""
+        """Return the seconds since a time in the API's format."""
         then = datetime.fromisoformat(time.replace("Z", "+00:00"))
         return (self._objects.now() - then) / timedelta(seconds=1)
 
@@ -335,7 +335,7 @@ def _subdomain(job_set: Document) -> str:
 
 
 def _names(job_set: Document) -> list[str]:
-    """Return the names by which the pods of a JobSet find each other."""
+    """Return the host names of the pods of a JobSet."""
     name, domain = job_set["metadata"]["name"], _subdomain(job_set)
     return [
         f"{name}-{each['name']}-{job}-{pod}.{domain}"
@@ -361,7 +361,7 @@ def _bound_at(pod: Document) -> str:
 
 
 def _pod_failure(job: Document, pod: Document) -> str:
-    """Return why a rule of the job's pod failure policy fails the job at once; else nothing."""
+    """Return why a rule of the pod failure policy fails the job at once; "" if none does."""
     for rule in job["spec"].get("podFailurePolicy", {}).get("rules", ()):
         if any(has_condition(pod, each["type"]) for each in rule.get("onPodConditions", ())):
             text = f"Pod {pod['metadata']['name']} has failed matching FailJob rule"

@@ -1,4 +1,4 @@
-"""What the cluster says about itself: versions, groups, resources; and its kubeconfig."""
+"""The cluster's discovery API (versions, groups, resources) and its kubeconfig."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ META_V1 = {"apiVersion": "v1"}
 
 
 class Discovery:
-    """The part of the API with which clients learn what else there is."""
+    """The part of the API that describes the others to clients."""
 
     def __init__(self, resources: Mapping[str, Any], emulator: Emulator) -> None:
         self._resources, self._emulator = resources, emulator
@@ -102,7 +102,7 @@ class Discovery:
         }
 
     def _openapi(self, request: Request) -> Reply:
-        """Say of an API group what kubectl asks: which calls check fields strictly."""
+        """Answer kubectl's question about an API group: which calls validate fields strictly."""
         base, paths = request.names["path"], {}
         group, _, version = base.removeprefix("apis/").removeprefix("api/").rpartition("/")
         query = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}

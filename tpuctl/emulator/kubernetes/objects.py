@@ -1,4 +1,4 @@
-"""The objects of the cluster: stored, versioned, watched, and checked as the real API does."""
+"""The objects of the cluster, which are stored, versioned, watched and validated."""
 
 import json
 import re
@@ -30,7 +30,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def kube_error(kind: str, **facts: object) -> ServiceError:
-    """Make an error as a Status, from the table in kubernetes.json."""
+    """Make an error as a Kubernetes Status, from the table in kubernetes.json."""
     code, reason, text = load_data("kubernetes")["errors"][kind]
     message = text.format_map({"what": "the object", "why": "", "most": "", **facts})
     document = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -41,7 +41,7 @@ def kube_error(kind: str, **facts: object) -> ServiceError:
 
 
 class Objects:
-    """All objects by their plural, namespace and name; `changed` wakes those who wait."""
+    """All objects by plural, namespace and name; `changed` wakes waiting threads."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
@@ -53,7 +53,7 @@ class Objects:
         self._changes: deque[tuple[int, str, str, Document]] = deque(maxlen=_KEPT_CHANGES)
 
     def time(self) -> str:
-        """Return the time as the API writes it."""
+        """Return the current time in the API's format."""
         return timestamp(self.now().replace(microsecond=0))
 
     def put(self, plural: str, document: Document) -> Document:
@@ -138,7 +138,7 @@ class Objects:
 def set_condition(
     status: Document, kind: str, value: str, reason: str, message: str, now: str
 ) -> bool:
-    """Set a condition; False where it was so already."""
+    """Set a condition; returns False if nothing changed."""
     conditions = status.setdefault("conditions", [])
     old = next((each for each in conditions if each["type"] == kind), None)
     if old and (old["status"], old["reason"]) == (value, reason):
@@ -156,7 +156,7 @@ def has_condition(document: Document, kind: str) -> bool:
 
 
 def schema_problems(value: Any, schema: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """Yield what does not match the schema; fields that it does not have are problems too."""
+    """Yield the problems of a value with its schema, including unknown fields."""
     if "$ref" in schema:
         schema = load_data("jobset_schema")["schema"]["$defs"]["container"]
     kind = _TYPES.get(schema.get("type", ""))
@@ -196,7 +196,7 @@ def _object_problems(value: Document, schema: Mapping[str, Any], place: str) -> 
 
 
 def webhook_problems(made: Document) -> Iterator[str]:
-    """Yield what JobSet's own webhook refuses although the schema allows it."""
+    """Yield what JobSet's webhook rejects although the schema allows it."""
     name, spec = made["metadata"]["name"], made["spec"]
     jobs = spec.get("replicatedJobs", [])
     for each in jobs:
@@ -219,6 +219,7 @@ def webhook_problems(made: Document) -> Iterator[str]:
         yield f"rule names are not unique: {', '.join(names)}"
     yield from (f"invalid failure policy rule name '{each}'" for each in names
                 if not _RULE.fullmatch(each) or len(each) > 128)  # fmt: skip
-    # What would silently be ignored here is refused, although the real one has it.
+    # Features of the real API that would be silently ignored here are rejected instead.
     text = json.dumps(spec)
-    yield from (f"the emulator does not have {each}" for each in _MISSING if f'"{each}":' in text)
+    yield from (f"the emulator does not support {each}"
+                for each in _MISSING if f'"{each}":' in text)  # fmt: skip

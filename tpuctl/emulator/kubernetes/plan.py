@@ -1,4 +1,4 @@
-"""What a scenario says about the cluster: its node pools, what is installed, what is preempted."""
+"""The cluster in a scenario: its node pools, what is installed, what is preempted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Pool:
     count: int = 1
 
     def nodes(self) -> Iterator[Document]:
-        """Make its nodes."""
+        """Create its nodes."""
         chips = str(self.kind.chips_per_worker)
         labels = {
             POOL: self.name,
@@ -60,7 +60,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Preemption:
-    """One slice of JobSets of a name is preempted once, some time after its pods have started."""
+    """A planned preemption: one slice of a named JobSet, some time after its pods have started."""
 
     name: str
     slice: int
@@ -70,7 +70,7 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cluster: pools, whether JobSet is installed, Kueue's queues, and what goes wrong."""
+    """The cluster: node pools, whether JobSet is installed, Kueue's queues, and planned faults."""
 
     pools: tuple[Pool, ...]
     job_sets: bool
@@ -106,11 +106,13 @@ def _pool(pool: ObjectReader, number: int) -> Pool:
     except UsageError as error:
         raise pool.error("accelerator_type", f"is not an accelerator type: {error}") from error
     if kind.generation not in load_data("kubernetes")["labels"] or not kind.topology:
-        raise pool.error("accelerator_type", "is one that GKE does not have")
+        raise pool.error("accelerator_type", "is not available on GKE")
     provisioning = pool.choice("provisioning", ("on_demand", "spot", "flex"), "on_demand")
     count = pool.count("count", 1, least=1)
     if count > 1 and kind.workers > 1:
-        raise pool.error("count", "is for single hosts: a slice of several is a pool of its own")
+        raise pool.error(
+            "count", "is only for single hosts: each multi-host slice needs its own pool"
+        )
     return Pool(pool.text("name", f"pool-{number}"), kind, provisioning, count)
 
 

@@ -1,4 +1,4 @@
-"""The kubelet: the containers of a pod as processes of this machine, with what GKE injects."""
+"""The kubelet, which runs the containers of a pod as local processes, with what GKE injects."""
 
 import os
 import re
@@ -26,7 +26,7 @@ _SILENCE_S = 1.0
 
 @dataclass
 class Pod:
-    """The processes and logs of one pod; `folder` stands for its file system."""
+    """The processes and logs of one pod; `folder` replaces its file system."""
 
     document: Document
     folder: Path
@@ -39,7 +39,7 @@ class Pod:
 
 
 class Kubelet:
-    """Runs pods; their documents are updated as their containers start and end."""
+    """Runs pods, and updates their documents as containers start and end."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Kubelet:
         return self._pods.get(document["metadata"]["uid"])
 
     def start(self, document: Document, injected: Mapping[str, str], names: Iterable[str]) -> None:
-        """Start a pod that has a node; `names` are those of the pods of its JobSet."""
+        """Start a pod that has a node; `names` are the host names of its JobSet's pods."""
         folder = self._folder / document["metadata"]["uid"]
         folder.mkdir(parents=True, exist_ok=True)
         known = Path(HOSTS).read_text(encoding="utf-8") if Path(HOSTS).is_file() else ""
@@ -73,7 +73,7 @@ class Kubelet:
         pod.thread.start()
 
     def stop(self, document: Document, why: str = "") -> None:
-        """Send TERM to a pod and KILL after its grace period; `why` is of a disruption."""
+        """Send SIGTERM to a pod, and SIGKILL after its grace period; `why` is a disruption."""
         pod = self.find(document)
         if pod is None or pod.ended:
             return
@@ -90,7 +90,7 @@ class Kubelet:
                 pod.thread.join(0.1)
 
     def follow(self, pod: Pod, container: str, *, follow: bool) -> Iterator[tuple[str, bytes]]:
-        """Yield times and lines of a container's log, with `follow` until the pod has ended."""
+        """Yield times and lines of a container's log; with `follow`, until the pod has ended."""
         lines, position = pod.logs[container], 0
         while True:
             with self._objects.changed:
@@ -163,7 +163,7 @@ class Kubelet:
             lines.append((self._objects.time(), f"exec: {error}\n".encode()))
         code = code if code >= 0 else 128 - code
         reason = "Error" if code else "Completed"
-        # Nothing but the kernel, short of memory, kills a container that nobody stops.
+        # If nobody stopped the container, only the kernel kills it: out of memory.
         reason = "OOMKilled" if code == 137 and not pod.disrupted else reason
         ended = {"exitCode": code, "reason": reason, "finishedAt": self._objects.time()}
         self._set_state(pod, name, {"terminated": ended}, is_init)
@@ -182,7 +182,7 @@ class Kubelet:
         with stream:
             for line in iter(lambda: stream.readline(1 << 14), b""):
                 with self._objects.changed:
-                    # The real ones have nanoseconds: no two lines have the same time.
+                    # Real time stamps have nanoseconds, so that no two lines have the same one.
                     now = self._objects.now().isoformat().partition("+")[0][:19]
                     at = f"{now}.{len(lines):09}Z"
                     lines.append((at, line if line.endswith(b"\n") else line + b"\n"))
@@ -254,7 +254,7 @@ def _with_names(hosts: Path) -> tuple[str, ...]:
 
 @cache
 def finds_names() -> bool:
-    """Whether a pod can have an /etc/hosts of its own; else it does not find others by name."""
+    """Whether pods can have their own /etc/hosts, to resolve each other's names."""
     try:
         command = [*_with_names(Path(HOSTS)), "true"]
         return not subprocess.run(command, capture_output=True, check=False).returncode  # noqa: S603 (a probe)

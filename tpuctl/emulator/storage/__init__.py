@@ -1,1 +1,1 @@
-"""Cloud Storage's JSON API over HTTP: buckets and objects, on this machine's disk."""
+"""An emulator of Cloud Storage over HTTP, with buckets and objects on the local disk."""

@@ -7,7 +7,7 @@ import google_crc32c
 
 
 class Checksums:
-    """The size and both checksums of everything that was added."""
+    """The size and both checksums of all bytes added."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

@@ -1,4 +1,4 @@
-"""Cloud Storage over HTTP: which method a request is, its planned faults, and its answer."""
+"""Cloud Storage over HTTP: routes requests to methods, and applies planned faults."""
 
 import threading
 import time
@@ -46,7 +46,7 @@ _MICROSECONDS = 10**6
 def storage_apis(emulator: Emulator, folder: Path) -> tuple[HttpApi, HttpApi]:
     """Serve the JSON and the XML API of Cloud Storage; the objects are kept in `folder`.
 
-    The second one takes every path.
+    The XML API accepts every path.
     """
     api = StorageApi(emulator, folder)
     return _json_api(api), xml_api(api.method)
@@ -86,7 +86,7 @@ def _json_api(api: "StorageApi") -> HttpApi:
 
 
 class StorageApi:
-    """Cloud Storage of one emulator."""
+    """The Cloud Storage API of one emulator."""
 
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self._emulator, scenario = emulator, emulator.scenario
@@ -97,11 +97,11 @@ class StorageApi:
         self._lock = threading.Lock()
 
     def method(self, name: str, action: Action) -> Callable[[Request], Reply]:
-        """Make the answer of a method: its action, and the faults that are planned for it."""
+        """Return the handler of a method: its action and its planned faults."""
         return partial(self._answer, name, action)
 
     def get_object(self, request: Request) -> Reply:
-        """Return an object, or with `alt=media` its bytes; errors are then plain text."""
+        """Return an object, or its bytes with `alt=media`; errors are then plain text."""
         if request.query.get("alt") != "media":
             return self._answer("storage_stat", _get_metadata, request)
         try:
@@ -117,7 +117,7 @@ class StorageApi:
             )
 
     def upload(self, request: Request) -> Reply:
-        """Take an upload, or a part of one, whichever verb the client prefers for that."""
+        """Receive an upload, or part of one, with either verb."""
         if "upload_id" in request.query:
             return self._answer("storage_upload_chunk", resume, request)
         return self._answer("storage_insert", insert, request)
@@ -134,7 +134,7 @@ class StorageApi:
         except (OSError, WriteError):
             raise storage_error("internal") from None
         if fault and fault.after_accept:
-            _lose(reply, fault, about)
+            _replace_reply(reply, fault, about)
         return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 
     def _name_in_faults(self, method: str, request: Request) -> str:
@@ -158,7 +158,7 @@ class StorageApi:
         return due[0] if due else None
 
     def _apply_fault(self, fault: StorageFault, request: Request, about: str) -> None:
-        """Apply a fault before the work is done, or to the bytes of an upload as they arrive."""
+        """Apply a fault before the request is executed, or to the bytes of an upload."""
         damage = fault.byte_fault
         if damage is None:
             raise _planned_error(fault, about)
@@ -169,8 +169,8 @@ class StorageApi:
                 pass
 
 
-def _lose(reply: Reply, fault: StorageFault, about: str) -> NoReturn:
-    """Answer with a fault instead of the reply, after the work is done."""
+def _replace_reply(reply: Reply, fault: StorageFault, about: str) -> NoReturn:
+    """Replace a reply by a fault, after the request was executed."""
     if reply.content:
         reply.content.close()
     if fault.error == "stall":
@@ -186,7 +186,7 @@ def _planned_error(fault: StorageFault, about: str) -> StorageError:
 
 def _get_metadata(buckets: Buckets, request: Request) -> Reply:
     stored = current_object(buckets, request)
-    return Reply(document=stored.resource(request.place), headers={"ETag": stored.etag})
+    return Reply(document=stored.resource(request.base_url), headers={"ETag": stored.etag})
 
 
 def _delete(buckets: Buckets, request: Request) -> Reply:
@@ -196,7 +196,7 @@ def _delete(buckets: Buckets, request: Request) -> Reply:
 
 
 def _change(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
-    """Change the metadata of an object, or replace the `whole` of it."""
+    """Change the metadata of an object; `whole` replaces all of it."""
     bucket, name = request.names.values()
     body = read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}")
     changes = {key: body[key] for key in WRITABLE if key in body}
@@ -207,20 +207,20 @@ def _change(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
         read_conditions(request.query),
         lambda old: merged({} if whole else old, changes),
     )
-    return Reply(document=changed.resource(request.place))
+    return Reply(document=changed.resource(request.base_url))
 
 
 def _list(buckets: Buckets, request: Request) -> Reply:
     with buckets.lock:
         bucket = buckets.bucket(request.names["bucket"])
-        return Reply(document=list_objects(bucket, request.query, request.place))
+        return Reply(document=list_objects(bucket, request.query, request.base_url))
 
 
 _patch, _update = partial(_change, whole=False), partial(_change, whole=True)
 
 
 def _get_bucket(buckets: Buckets, request: Request) -> Reply:
-    return Reply(document=buckets.bucket(request.names["bucket"]).resource(request.place))
+    return Reply(document=buckets.bucket(request.names["bucket"]).resource(request.base_url))
 
 
 def _storage_layout(buckets: Buckets, request: Request) -> Reply:
@@ -235,7 +235,7 @@ def _list_buckets(buckets: Buckets, request: Request) -> Reply:
     found = [buckets.buckets[name] for name in sorted(buckets.buckets) if name.startswith(prefix)]
     document: Document = {"kind": "storage#buckets"}
     if found:
-        document["items"] = [bucket.resource(request.place) for bucket in found]
+        document["items"] = [bucket.resource(request.base_url) for bucket in found]
     return Reply(document=document)
 
 
@@ -244,7 +244,7 @@ def _insert_bucket(buckets: Buckets, request: Request) -> Reply:
     location = str(body.pop("location", None) or "US").upper()
     bucket = Bucket(str(body.get("name") or ""), location, bucket_fields(body))
     buckets.add_bucket(bucket)
-    return Reply(document=bucket.resource(request.place))
+    return Reply(document=bucket.resource(request.base_url))
 
 
 def _change_bucket(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
@@ -252,7 +252,7 @@ def _change_bucket(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
     changed = buckets.change_bucket(
         request.names["bucket"], lambda old: merged({} if whole else old, body)
     )
-    return Reply(document=changed.resource(request.place))
+    return Reply(document=changed.resource(request.base_url))
 
 
 def _delete_bucket(buckets: Buckets, request: Request) -> Reply:

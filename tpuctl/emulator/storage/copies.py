@@ -1,4 +1,4 @@
-"""Objects that are made of others: composed, copied, moved."""
+"""Create objects from others: compose, copy, move."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +14,7 @@ _MOST_SOURCES = 32
 
 
 def compose(buckets: Buckets, request: Request) -> Reply:
-    """Concatenate objects, each with its own preconditions, to a new one."""
+    """Concatenate objects, each with its own preconditions, into a new one."""
     bucket, name = request.names.values()
     body = read_document(request.body.read(_LARGEST_BODY_BYTES))
     sources = body.get("sourceObjects") or []
@@ -38,27 +38,27 @@ def compose(buckets: Buckets, request: Request) -> Reply:
 
 
 def rewrite(buckets: Buckets, request: Request) -> Reply:
-    """Copy an object in the form of a rewrite, which is always complete after one request."""
+    """Copy an object with a rewrite, which is always complete after one request."""
     stored = copied(buckets, request)
     size = str(stored.size_bytes)
     answer = {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size}
-    return Reply(document={**answer, "done": True, "resource": stored.resource(request.place)})
+    return Reply(document={**answer, "done": True, "resource": stored.resource(request.base_url)})
 
 
 def copy(buckets: Buckets, request: Request) -> Reply:
     """Copy an object."""
-    return Reply(document=copied(buckets, request).resource(request.place))
+    return Reply(document=copied(buckets, request).resource(request.base_url))
 
 
 def move(buckets: Buckets, request: Request) -> Reply:
     """Give an object another name in its bucket."""
     if request.names["object"] == request.names["name"]:
         raise storage_error("same_object")
-    return Reply(document=copied(buckets, request, moved=True).resource(request.place))
+    return Reply(document=copied(buckets, request, moved=True).resource(request.base_url))
 
 
 def copied(buckets: Buckets, request: Request, *, moved: bool = False) -> StoredObject:
-    """Make the copy; its metadata is that of the source where the request has none."""
+    """Make the copy; metadata that the request does not set comes from the source."""
     names, query = request.names, request.query
     body = read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}")
     target = names.get("bucket_2", names["bucket"]), check_object_name(names["name"])

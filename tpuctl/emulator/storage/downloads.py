@@ -15,7 +15,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 def get_media(buckets: Buckets, request: Request) -> Reply:
-    """Return the bytes of an object, or the range of them that is requested."""
+    """Return the bytes of an object, or the requested range of them."""
     with buckets.lock:
         stored = current_object(buckets, request)
         file = buckets.path(stored).open("rb")
@@ -41,7 +41,7 @@ def get_media(buckets: Buckets, request: Request) -> Reply:
 
 
 def current_object(buckets: Buckets, request: Request) -> StoredObject:
-    """Return the object of a request whose preconditions hold; raises StorageError."""
+    """Return the object of a request if its preconditions hold; raises StorageError."""
     bucket, name = request.names.values()
     stored = buckets.get(bucket, name, request.query)
     read_conditions(request.query).check(stored, reading=True)
@@ -58,7 +58,7 @@ def _must_decompress(stored: StoredObject, request: Request) -> bool:
 
 
 def read_range(text: str, size_bytes: int) -> tuple[int, int] | None:
-    """Read a Range header: first byte and count; None without one, or for one that is invalid."""
+    """Read a Range header: first byte and count; None if it is missing or invalid."""
     found = _RANGE.fullmatch(text.strip())
     if not found or not any(found.groups()):
         return None
@@ -73,7 +73,7 @@ def read_range(text: str, size_bytes: int) -> tuple[int, int] | None:
 
 
 def media_headers(stored: StoredObject) -> dict[str, str]:
-    """Write what the headers of a download say about the object."""
+    """Write the headers of a download that describe the object."""
     headers = {
         "Content-Type": str(stored.fields.get("contentType", "application/octet-stream")),
         "ETag": stored.etag,

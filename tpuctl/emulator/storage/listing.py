@@ -15,7 +15,7 @@ _NOT_SUPPORTED = ("softDeleted", "filter", "includeTrailingDelimiter")
 _GLOB = re.compile(r"\*\*|[*?{},]|\[!?[^\]]+\]|.", re.DOTALL)
 
 
-def list_objects(bucket: Bucket, query: Mapping[str, str], place: str) -> Document:
+def list_objects(bucket: Bucket, query: Mapping[str, str], base_url: str) -> Document:
     """List one page of the objects of a bucket, and of their prefixes up to a delimiter."""
     for key in _NOT_SUPPORTED:
         if query.get(key, "false") != "false":
@@ -33,7 +33,7 @@ def list_objects(bucket: Bucket, query: Mapping[str, str], place: str) -> Docume
         if is_prefix:
             prefixes.append(entry)
         else:
-            items.append(bucket.objects[entry].resource(place))
+            items.append(bucket.objects[entry].resource(base_url))
     lists = {"items": items, "prefixes": prefixes}
     return document | {key: found for key, found in lists.items() if found}
 
@@ -58,7 +58,7 @@ def _entries(bucket: Bucket, query: Mapping[str, str]) -> Iterator[tuple[str, bo
         is_wanted = glob is None or glob.fullmatch(name)
         if is_wanted and (folder or name) > after:
             yield folder or name, bool(folder)
-        # Skip the rest of that folder at once: it may hold very many objects.
+        # Skip the rest of that folder at once: it may contain a great many objects.
         if folder and is_wanted:
             first_after = folder[:-1] + chr(ord(folder[-1]) + 1)
             index = bisect_left(bucket.names, first_after, index + 1)

@@ -1,7 +1,8 @@
-"""Buckets and their objects, on disk before a request is answered.
+"""Buckets and their objects, which are stored on disk before a request is answered.
 
-The bytes of each object are a file; a journal says which files are objects. A line of it that a
-crash left incomplete was never answered, and is dropped, and so are files that it does not name.
+The bytes of each object are a file, and a journal says which files are objects. Files that the
+journal does not name are deleted, and so is a line that a crash left incomplete: its request was
+never answered.
 """
 
 import json
@@ -28,7 +29,7 @@ from tpuctl.storage.local import ensure_folder, open_own, translated_write_error
 
 @dataclass
 class Bucket:
-    """One bucket and its objects, with their names sorted for lists."""
+    """One bucket and its objects; their names are sorted for lists."""
 
     name: str
     location: str
@@ -38,7 +39,7 @@ class Bucket:
     names: list[str] = field(default_factory=list)
 
     def put(self, stored: StoredObject) -> None:
-        """Add an object, or replace the one of that name."""
+        """Add an object, or replace the one with that name."""
         if stored.name not in self.objects:
             insort(self.names, stored.name)
         self.objects[stored.name] = stored
@@ -48,12 +49,12 @@ class Bucket:
         del self.names[bisect_left(self.names, name)]
         return self.objects.pop(name)
 
-    def resource(self, place: str) -> Document:
+    def resource(self, base_url: str) -> Document:
         """The bucket as the API shows it."""
         return {
             "kind": "storage#bucket",
             "id": self.name,
-            "selfLink": f"{place}/storage/v1/b/{self.name}",
+            "selfLink": f"{base_url}/storage/v1/b/{self.name}",
             "name": self.name,
             "location": self.location,
             "locationType": self.location_type,
@@ -65,20 +66,20 @@ class Bucket:
 
     @property
     def location_type(self) -> str:
-        """Whether the bucket is in one region or in several."""
+        """Whether the bucket is in one region or several."""
         return "region" if "-" in self.location else "multi-region"
 
     def record(self) -> Document:
-        """What the journal says about the bucket."""
+        """The bucket as a line of the journal."""
         names = ("name", "location", "fields", "metageneration")
         return {"bucket": {name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
 class Session:
-    """A resumable upload: the object it will be, and the preconditions for that.
+    """A resumable upload: the object that it will create, and the preconditions for that.
 
-    `total` is its size in bytes where that was declared at the start.
+    `total` is its size in bytes, if that was declared at the start.
     """
 
     id: str
@@ -95,7 +96,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Upload:
-    """A complete upload: its bytes in `file`, and the object they will be."""
+    """A complete upload: its bytes in `file`, and the object that they will become."""
 
     bucket: str
     name: str
@@ -106,7 +107,7 @@ class Upload:
 
 
 class Buckets:
-    """The buckets of one emulator; every method succeeds as a whole or changes nothing."""
+    """The buckets of one emulator; every method succeeds completely or changes nothing."""
 
     def __init__(self, folder: Path, buckets: Mapping[str, str], now_us: Callable[[], int]) -> None:
         self._journal, self._data = folder / "objects.jsonl", folder / "objects"
@@ -122,13 +123,13 @@ class Buckets:
         self._load()
 
     def new_file(self) -> Path:
-        """Return a new path for bytes that arrive; the next start removes what is left there."""
+        """Return a new path for arriving bytes; the next start removes unfinished files."""
         with self.lock:
             self._files += 1
             return self._data / f"{os.getpid()}-{self._last_us}-{self._files}"
 
     def session_file(self, session: Session) -> Path:
-        """Return the path of the bytes of a resumable upload that is not complete."""
+        """Return the path of the bytes of an incomplete resumable upload."""
         return self._data / f"session-{session.id}"
 
     def path(self, stored: StoredObject) -> Path:
@@ -136,7 +137,7 @@ class Buckets:
         return self._data / stored.file
 
     def bucket(self, name: str) -> Bucket:
-        """Return a bucket; raises StorageError where it does not exist."""
+        """Return a bucket; raises StorageError if it does not exist."""
         if found := self.buckets.get(name):
             return found
         raise storage_error("no_bucket")
@@ -168,7 +169,7 @@ class Buckets:
             self._record({"no_bucket": name})
 
     def get(self, bucket: str, name: str, query: Mapping[str, object]) -> StoredObject:
-        """Return an object, of the generation that the query names; raises StorageError."""
+        """Return an object, in the generation that the query names; raises StorageError."""
         found = self.bucket(bucket).objects.get(name)
         generation = str(query.get("generation") or "")
         if found is None or generation not in ("", str(found.generation)):
@@ -178,7 +179,7 @@ class Buckets:
     def put(
         self, upload: Upload, conditions: Conditions, *, moved: StoredObject | None = None
     ) -> StoredObject:
-        """Make an object of a complete upload, if the preconditions hold, in place of `moved`."""
+        """Create an object from a complete upload in place of `moved`, if preconditions hold."""
         with self.lock:
             conditions.check(self.bucket(upload.bucket).objects.get(upload.name))
             generation = self._next_us()
@@ -211,14 +212,14 @@ class Buckets:
         *,
         moved: bool = False,
     ) -> StoredObject:
-        """Make an object with the bytes of another one, which is gone if it is `moved`."""
+        """Create an object with the bytes of another one, which is deleted if `moved`."""
         file = self.new_file()
         try:
             with translated_write_errors(file), self.lock:
                 try:
                     os.link(self.path(source), file)
                 except OSError:
-                    # Not every file system has links.
+                    # Not every file system supports hard links.
                     shutil.copyfile(self.path(source), file)
                 upload = Upload(*target, file, source, fields, source.components)
                 return self.put(upload, conditions, moved=source if moved else None)
@@ -255,7 +256,7 @@ class Buckets:
             self._record({"no_object": [bucket, name]})
 
     def save_session(self, session: Session) -> None:
-        """Store a resumable upload that starts or ends."""
+        """Store the start or end of a resumable upload."""
         with self.lock:
             self._record({"session": to_plain(session)})
         if session.done or session.cancelled:
@@ -281,13 +282,13 @@ class Buckets:
             self._record({"faults": counts})
 
     def _next_us(self) -> int:
-        # Generations must grow even where emulated time stands still.
+        # Generations must grow even while emulated time stands still.
         self._last_us = max(self._now_us(), self._last_us + 1)
         return self._last_us
 
     def _record(self, line: Document) -> None:
         """Write a line to the journal, then apply it."""
-        # Not synced to the disk: it survives a kill of this process, not a power cut.
+        # Not synced to disk: it survives a kill of this process, but not a power cut.
         with (
             translated_write_errors(self._journal),
             open_own(self._journal, "ab", private=True) as file,
@@ -316,7 +317,7 @@ class Buckets:
         before = bucket.objects.get(stored.name)
         bucket.put(stored)
         self._last_us = max(self._last_us, stored.updated_us)
-        # A change of the metadata keeps the file.
+        # A change of metadata keeps the file.
         if before and before.file != stored.file:
             self.path(before).unlink(missing_ok=True)
 
@@ -331,7 +332,7 @@ class Buckets:
         objects = (bucket.objects.values() for bucket in self.buckets.values())
         named = {stored.file for some in objects for stored in some}
         named |= {self.session_file(session).name for session in self.sessions.values()}
-        # A file that the journal does not name is of an upload that was never answered.
+        # A file that is not in the journal belongs to an upload that was never answered.
         for file in self._data.iterdir():
             if file.name not in named:
                 file.unlink()

@@ -1,4 +1,4 @@
-"""Objects of Cloud Storage, the preconditions of requests, and valid names."""
+"""Objects of Cloud Storage, preconditions of requests, and validation of names."""
 
 import re
 from dataclasses import dataclass, field
@@ -30,9 +30,9 @@ class Lookup(Protocol):
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object: the name of the `file` with its bytes, and the `fields` that its owner set.
+    """One object: the `file` with its bytes, and the `fields` that its owner set.
 
-    `md5` is None for one that was composed of `components` others. `created_us` and `updated_us`
+    `md5` is None for an object composed of `components` others. `created_us` and `updated_us`
     are microseconds since 1970.
     """
 
@@ -59,14 +59,14 @@ class StoredObject:
         """The entity tag, which is new after every change."""
         return f"{self.generation:x}/{self.metageneration}"
 
-    def resource(self, place: str) -> Document:
+    def resource(self, base_url: str) -> Document:
         """The object as the API shows it, with links to the server at an address."""
         path = f"storage/v1/b/{self.bucket}/o/{quote(self.name, safe='', errors='surrogateescape')}"
-        media = f"{place}/download/{path}?generation={self.generation}&alt=media"
+        media = f"{base_url}/download/{path}?generation={self.generation}&alt=media"
         document: Document = {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "selfLink": f"{place}/{path}",
+            "selfLink": f"{base_url}/{path}",
             "mediaLink": media,
             "bucket": self.bucket,
             "name": self.name,
@@ -90,7 +90,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The preconditions of a request; None stands for no condition."""
+    """The preconditions of a request; None means no condition."""
 
     generation: int | None = None
     not_generation: int | None = None
@@ -98,7 +98,7 @@ class Conditions:
     not_metageneration: int | None = None
 
     def check(self, current: StoredObject | None, *, reading: bool = False) -> None:
-        """Raise StorageError unless all hold; an object that does not exist has generation 0."""
+        """Raise StorageError unless all hold; a missing object has generation 0."""
         generation = current.generation if current else 0
         metageneration = current.metageneration if current else 0
         is_wanted = self.generation in (None, generation)
@@ -109,7 +109,7 @@ class Conditions:
 
 
 def read_conditions(query: Lookup, prefix: str = "if") -> Conditions:
-    """Read the preconditions of a request, or of a source of a copy or a composition."""
+    """Read the preconditions of a request, or of the source of a copy or composition."""
     return Conditions(
         read_whole(query, f"{prefix}GenerationMatch"),
         read_whole(query, f"{prefix}GenerationNotMatch"),
@@ -119,7 +119,7 @@ def read_conditions(query: Lookup, prefix: str = "if") -> Conditions:
 
 
 def read_whole(query: Lookup, key: str) -> int | None:
-    """Read a whole number that is not negative; None without one."""
+    """Read a non-negative integer; None if it is missing."""
     value = query.get(key)
     if value is None:
         return None
@@ -130,7 +130,7 @@ def read_whole(query: Lookup, key: str) -> int | None:
 
 
 def merged(fields: Document, changes: Document) -> Document:
-    """Change fields as a patch does: null removes one, `metadata` and `labels` are merged."""
+    """Change fields like a patch: null removes a field, `metadata` and `labels` are merged."""
     found = {**fields, **changes}
     for key in ("metadata", "labels"):
         if changes.get(key) and fields.get(key):
@@ -141,7 +141,7 @@ def merged(fields: Document, changes: Document) -> Document:
 
 
 def bucket_fields(body: Document) -> Document:
-    """Select what a bucket remembers; raises StorageError for what would have an effect."""
+    """Select the fields that a bucket stores; raises StorageError for unsupported ones."""
     versioning, space = body.get("versioning") or {}, body.get("hierarchicalNamespace") or {}
     if versioning.get("enabled") or space.get("enabled"):
         raise storage_error("unimplemented", what="versioning and hierarchical namespaces")
@@ -149,7 +149,7 @@ def bucket_fields(body: Document) -> Document:
 
 
 def check_object_name(name: str) -> str:
-    """Return the name of an object; raises StorageError for one that is not valid."""
+    """Return the name of an object; raises StorageError if it is not valid."""
     if not name:
         raise storage_error("required", field="name")
     if why := _name_problem(name):
@@ -174,7 +174,7 @@ def _name_problem(name: str) -> str | None:
 
 
 def check_bucket_name(name: str) -> None:
-    """Raise StorageError for a bucket name that is not valid."""
+    """Raise StorageError for an invalid bucket name."""
     if not name:
         raise storage_error("required", field="name")
     if not _BUCKET.fullmatch(name) or ".." in name or "google" in name:

@@ -31,7 +31,7 @@ _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?:(?P<total>\d+
 
 @dataclass(frozen=True)
 class Declared:
-    """What a request declares about the object that it uploads."""
+    """What a request declares about its object."""
 
     name: str
     fields: Document
@@ -41,9 +41,9 @@ class Declared:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """One chunk of a resumable upload: offset and size, and the size of the whole; None is unknown.
+    """One chunk of a resumable upload: offset, size and total size, None if unknown.
 
-    A request without a range `is_all` of it.
+    A request without a range is the whole upload (`is_all`).
     """
 
     offset: int | None = None
@@ -56,7 +56,7 @@ class _Chunk:
         return self.is_all or self.total == (self.offset or 0) + (self.size or 0)
 
     def check(self, received: int) -> None:
-        """Raise StorageError for a body of another size, or too small for a chunk."""
+        """Raise StorageError if the body has another size, or is too small for a chunk."""
         if self.size not in (None, received):
             raise storage_error("range_length", promised=self.size, received=received)
         if not self.is_last and received < CHUNK_BYTES:
@@ -64,7 +64,7 @@ class _Chunk:
 
 
 def insert(buckets: Buckets, request: Request) -> Reply:
-    """Upload an object, or start a resumable upload, as `uploadType` says."""
+    """Upload an object, or start a resumable upload, depending on `uploadType`."""
     kind = request.query.get("uploadType")
     if kind is None:
         raise storage_error("required", field="uploadType")
@@ -75,7 +75,7 @@ def insert(buckets: Buckets, request: Request) -> Reply:
 
 
 def name_of_upload(buckets: Buckets, request: Request) -> str:
-    """Return the name of the object that a request uploads, "" where that is not known."""
+    """Return the name of the object that a request uploads; "" if unknown."""
     if session := buckets.sessions.get(request.query.get("upload_id", "")):
         return session.name
     if name := request.query.get("name"):
@@ -118,7 +118,7 @@ def store_object(
     *,
     components: int = 0,
 ) -> Reply:
-    """Write bytes to a new file and make an object of it."""
+    """Write bytes to a new file, and create an object from it."""
     file, sums = buckets.new_file(), Checksums()
     try:
         with open_own(file, "xb", private=True) as target:
@@ -129,7 +129,7 @@ def store_object(
         bucket = request.names["bucket"]
         upload = Upload(bucket, declared.name, file, sums, declared.fields, components)
         stored = buckets.put(upload, read_conditions(request.query))
-        return Reply(document=stored.resource(request.place))
+        return Reply(document=stored.resource(request.base_url))
     finally:
         file.unlink(missing_ok=True)
 
@@ -151,8 +151,8 @@ def _start(buckets: Buckets, request: Request) -> Reply:
     )
     buckets.session_file(session).touch()
     buckets.save_session(session)
-    place = f"{request.place}/upload/storage/v1/b/{session.bucket}/o"
-    location = f"{place}?uploadType=resumable&upload_id={session.id}"
+    uploads_url = f"{request.base_url}/upload/storage/v1/b/{session.bucket}/o"
+    location = f"{uploads_url}?uploadType=resumable&upload_id={session.id}"
     return Reply(headers={"Location": location, "X-GUploader-UploadID": session.id})
 
 
@@ -160,7 +160,7 @@ _KINDS = {"media": _media, "multipart": _multipart, "resumable": _start}
 
 
 def resume(buckets: Buckets, request: Request) -> Reply:
-    """Take the next chunk of a resumable upload, or tell how much has arrived."""
+    """Receive the next chunk of a resumable upload, or report how much has arrived."""
     identity = request.query.get("upload_id", "")
     with buckets.session_lock(identity):
         session = buckets.session(identity)
@@ -171,14 +171,14 @@ def resume(buckets: Buckets, request: Request) -> Reply:
         if persisted == chunk.total or chunk.is_all:
             return _complete(buckets, request, session)
     headers = {"Range": f"bytes=0-{persisted - 1}"} if persisted else {}
-    # Browsers and some proxies take 308 for a redirection.
+    # Browsers and some proxies treat 308 as a redirect.
     if request.headers.get("X-GUploader-No-308", "").lower() == "yes":
         return Reply(headers={"X-HTTP-Status-Code-Override": "308", **headers})
     return Reply(308, headers=headers)
 
 
 def cancel(buckets: Buckets, request: Request) -> Reply:
-    """Cancel a resumable upload; the service answers a successful cancellation with an error."""
+    """Cancel a resumable upload; the service reports even a successful cancellation as an error."""
     session = buckets.session(request.query.get("upload_id", ""))
     buckets.save_session(replace(session, cancelled=True))
     raise storage_error("cancelled")
@@ -203,7 +203,7 @@ def _read_chunk(request: Request, session: Session) -> _Chunk:
 
 
 def _append(file: Path, request: Request, chunk: _Chunk) -> int:
-    """Append a chunk, without what arrived before; returns how many bytes are there now."""
+    """Append a chunk, without the bytes that arrived before; returns the new size."""
     with file.open("r+b") as target:
         before = target.seek(0, 2)
         if chunk.offset is None:
@@ -213,7 +213,7 @@ def _append(file: Path, request: Request, chunk: _Chunk) -> int:
         try:
             received = _write_new(request, target, before - chunk.offset)
         except ConnectionCut:
-            # The service keeps what has arrived, in whole units of 256 KiB.
+            # The service keeps the bytes that arrived, in units of 256 KiB.
             target.truncate(_whole_units(before, target.tell()))
             raise
         try:
@@ -249,7 +249,7 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
     try:
         check_sums(sums, session.crc32c, session.md5)
         check_sums(sums, hashes.get("crc32c"), hashes.get("md5"))
-        document = buckets.put(upload, session.conditions).resource(request.place)
+        document = buckets.put(upload, session.conditions).resource(request.base_url)
     except StorageError:
         buckets.save_session(replace(session, cancelled=True))
         raise
@@ -258,7 +258,7 @@ def _complete(buckets: Buckets, request: Request, session: Session) -> Reply:
 
 
 def check_sums(sums: Checksums, crc32c: str | None, md5: str | None) -> None:
-    """Raise StorageError where the checksums are not those that were declared."""
+    """Raise StorageError if the checksums differ from the declared ones."""
     if crc32c and crc32c != sums.crc32c:
         raise storage_error("crc32c", declared=crc32c, actual=sums.crc32c)
     if md5 and md5 != sums.md5:
@@ -279,7 +279,7 @@ def _declared(request: Request, metadata: Document) -> Declared:
 
 
 def writable(metadata: Document) -> Document:
-    """Select the fields of an object that its owner may set."""
+    """Select the fields of an object that a client may set."""
     return {key: metadata[key] for key in WRITABLE if metadata.get(key)}
 
 
@@ -290,7 +290,7 @@ def read_hashes(headers: Headers) -> dict[str, str]:
 
 
 def read_document(text: bytes) -> Document:
-    """Read a body that must be a JSON object; null is an empty one."""
+    """Read a body that must be a JSON object; null counts as empty."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Cloud Storage's XML API, as far as object stores and transfer managers use it."""
+"""The part of Cloud Storage's XML API that object stores and transfer managers use."""
 
 import re
 import secrets
@@ -54,14 +54,14 @@ _PART = re.compile(rb"<Part>(.*?)</Part>", re.DOTALL)
 
 @dataclass
 class _Upload:
-    """An upload in parts, which ends with the emulator."""
+    """A multipart upload, which is lost when the emulator stops."""
 
     request: Request
     parts: dict[int, tuple[Path, Checksums]] = field(default_factory=dict)
 
 
 def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> HttpApi:
-    """Serve the XML API, where a path is that of a bucket; `method` is that of the JSON API."""
+    """Serve the XML API, whose paths begin with a bucket; `method` is that of the JSON API."""
     uploads: dict[str, _Upload] = {}
 
     def answer(verb: str, request: Request) -> Reply:
@@ -86,7 +86,7 @@ def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> Http
 
 
 def _choose(uploads: dict[str, _Upload], verb: str, request: Request) -> tuple[str, Action]:
-    """Return the method that a request is, and its action."""
+    """Return the method of a request, and its action."""
     query = request.query
     if verb == "POST":
         return "storage_insert", partial(_begin if "uploads" in query else _complete, uploads)

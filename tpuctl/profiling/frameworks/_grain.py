@@ -1,7 +1,7 @@
-"""Grain pipelines: each transformation's function measures itself, in threads and workers.
+"""Grain pipelines: each transformation's function is timed in threads and workers.
 
-The nodes of a Grain data set and their functions are private to Grain; what one of its versions
-lacks is left out, without an error.
+The nodes of a Grain data set and their functions are private to Grain; attributes that a version
+lacks are skipped without an error.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import ChainNode, Input, StageCost
 
 METHOD = "CPU clock of the threads around each call"
-# Where a node keeps the function that does its work.
+# The attribute in which a node keeps its function.
 FUNCTIONS = ("_map_fn", "_filter_fn", "_batch_fn", "_flat_map_fn")
 RANDOM = ("RandomMap",)
 
 
 def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
-    """Take a data set or a loader; its functions are wrapped in place."""
+    """Open a data set or a loader; its functions are wrapped in place."""
     if not flags.FLAGS.is_parsed():
-        # Grain's workers need parsed flags; absl.app.run does it in programs of its own.
+        # Grain's workers need parsed absl flags; in other programs, absl.app.run parses them.
         flags.FLAGS.mark_as_parsed()
     data = getattr(made, "_dataset", made)
     meter, stages = Meter(folder), list[StageCost]()
@@ -74,7 +74,7 @@ def _below(node: Any) -> list[Any]:
 
 
 def _lanes(nodes: list[Any]) -> tuple[int, int]:
-    """How many threads produce elements in all processes, and how many processes there are."""
+    """The number of threads that produce elements in all processes, and the number of processes."""
     threads = workers = 0
     for node in nodes:
         options = getattr(node, "_read_options", None)
@@ -84,7 +84,7 @@ def _lanes(nodes: list[Any]) -> tuple[int, int]:
         workers = max(workers, len(processes))
     has_threads = any("Prefetch" in type(node).__name__ for node in nodes)
     if not threads:
-        # A MapDataset that is iterated reads with the default options.
+        # Iterating a MapDataset reads with the default options.
         threads = int(grain.ReadOptions().num_threads) if not has_threads else 1
     return threads * max(1, workers), workers
 

@@ -1,4 +1,4 @@
-"""tf.data pipelines of folders and of users' functions, and TensorFlow's profiler."""
+"""tf.data pipelines from folders and user functions, and TensorFlow's profiler."""
 
 import os
 import random
@@ -31,7 +31,7 @@ from tpuctl.profiling.request import Target
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
-# Decoding doubtful files before the measurement must not take longer than it.
+# Decoding doubtful files must not take longer than the measurement itself.
 MOST_DECODED_FIRST = 200
 SAMPLE = 4
 # Operations and iterators, without the runtime's internals.
@@ -61,7 +61,7 @@ class TfDataSource(Source):
         return tuple(measured)
 
     def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
-        """Measure its batches alone."""
+        """Measure the batch stages alone."""
         return copying_stages(nodes, self.dataset.options(), threads=self.threadpool_size)
 
     def _cost(self, part: Any, batched: bool, seconds: float, cpu_s: Callable[[], float]) -> float:
@@ -90,7 +90,7 @@ def open_folder(target: Target, *, batch_size: int, image_size: int) -> TfDataSo
 
 
 def open_dataset(dataset: Any) -> TfDataSource:
-    """Take a data set that a user's function returned."""
+    """Open a data set that a user's function returned."""
     return _source("tf.data", dataset, Input(0, examples_in(dataset), 0))
 
 
@@ -117,7 +117,7 @@ def _photos(folder: Path, batch_size: int, size: int) -> tuple[Any, Input]:
         raise InvalidInputError(
             f"None of the {len(left_out):,} images in {folder} can be decoded: "
             f"{left_out[0][0]}: {left_out[0][1]}.",
-            hint="Check the files: interrupted downloads leave such ones.",
+            hint="Check the files: interrupted downloads leave files like these.",
         )
     files = [os.fsencode(photo.path) for photo in photos]
     random.Random(0).shuffle(files)  # noqa: S311 (repeatable)
@@ -185,13 +185,13 @@ def _finish(dataset: Any, batch_size: int) -> Any:
     dataset = dataset.batch(batch_size, drop_remainder=True, name="batch")
     dataset = dataset.prefetch(AUTOTUNE, name="prefetch")
     options = tf.data.Options()
-    # If it were fused with the last map, the batch would have no cost of its own.
+    # If the batch were fused with the last map, it would have no cost of its own.
     options.experimental_optimization.map_and_batch_fusion = False
     return dataset.with_options(options)
 
 
 def _sort_out(photos: tuple[Photo, ...], folder: Path) -> tuple[list[Photo], list[tuple[str, str]]]:
-    """Separate the images that can be decoded from the others and the reasons.
+    """Return the images that can be decoded, and the others with the reasons.
 
     Tries incomplete files and a sample of the rest; all of them, if one of the sample fails.
     """

@@ -1,4 +1,4 @@
-"""Try changes on a user's tf.data pipeline while it is built, and measure its batches alone."""
+"""Apply changes to a user's tf.data pipeline while it is built, and measure its batches alone."""
 
 import contextlib
 import statistics
@@ -15,7 +15,7 @@ from tpuctl.profiling.models import CopyingStage, NodeCost
 from tpuctl.profiling.whatif import Change
 
 AUTOTUNE = tf.data.AUTOTUNE
-# The median of short windows: one that another process disturbs does not count.
+# The median of short windows, so that one disturbed by another process does not count.
 WINDOWS, WINDOW_S, WARM_BATCHES = 4, 0.1, 4
 # Of larger batches fewer examples are copied, because several batches are in memory at a time.
 MOST_BYTES = 64_000_000
@@ -23,7 +23,7 @@ MOST_BYTES = 64_000_000
 
 @contextlib.contextmanager
 def building_with(change: Change) -> Iterator[None]:
-    """Build with other numbers of parallel calls, a cache in between, or smaller decoded images."""
+    """Apply a change while the pipeline is built: parallel calls, a cache, smaller images."""
     with contextlib.ExitStack() as stack:
         if change.way in ("calls", "threads", "cache"):
             stack.enter_context(_patched(tf.data.Dataset, "map", _map, change))
@@ -35,7 +35,7 @@ def building_with(change: Change) -> Iterator[None]:
         yield
 
 
-def finished(dataset: Any, change: Change) -> Any:
+def change_end(dataset: Any, change: Change) -> Any:
     """Apply a change to the end of a pipeline."""
     options = tf.data.Options()
     if change.way == "prefetch":
@@ -134,7 +134,7 @@ def _cpu_s_per_example(
 
 
 def _window_s(iterator: Iterator[Any], others: Threads) -> float | None:
-    """CPU seconds per element of the threads that were created since `others` was read."""
+    """CPU seconds per element of the threads created since `others` was read."""
     before, start, taken = signals.read().threads, time.perf_counter(), 0
     while time.perf_counter() - start < WINDOW_S:
         next(iterator)

@@ -1,7 +1,7 @@
 """Inspect a tf.data pipeline: its transformations as written, and the runtime's model of them.
 
-`_inputs`, `_map_func` and `_predicate` are private to TensorFlow; what one of its versions lacks is
-left out, without an error.
+`_inputs`, `_map_func` and `_predicate` are private to TensorFlow; attributes that a version lacks
+are skipped without an error.
 """
 
 import functools
@@ -53,13 +53,13 @@ def chain_of(dataset: Any) -> ChainNode:
 
 
 def name_generator(dataset: Any, py_dataset: Any) -> None:
-    """Let the generator that Keras wrote be known by the user's `PyDataset` behind it."""
+    """Name the generator that Keras creates after the user's `PyDataset` behind it."""
     for each in filter(_is_from_generator, trunk_of(dataset)):
         setattr(each, GENERATED_BY, type(py_dataset))
 
 
 def loader_settings(dataset: Any) -> dict[str, str]:
-    """The user's `PyDataset` behind a generator; nothing for other data sets."""
+    """The settings of the user's `PyDataset` behind a generator; empty for other data sets."""
     for each in trunk_of(dataset):
         if made_from := getattr(each, GENERATED_BY, None):
             return {"loader": "py_dataset", "loader_class": made_from.__name__}
@@ -67,7 +67,7 @@ def loader_settings(dataset: Any) -> dict[str, str]:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Whether the elements of a data set are batches, judged by its transformations."""
+    """Whether the elements of a data set are batches, according to its transformations."""
     for each in trunk_of(dataset):
         if "Unbatch" in _op(each):
             return False
@@ -102,7 +102,7 @@ def threads_of(options: Any) -> int:
 
 
 def settings_of(options: Any) -> dict[str, Any]:
-    """The options of a data set that matter for its speed."""
+    """The options of a data set that affect its speed."""
     return {
         "tensorflow": tf.__version__,
         "private_threadpool_size": options.threading.private_threadpool_size or None,
@@ -113,7 +113,7 @@ def settings_of(options: Any) -> dict[str, Any]:
 
 
 def read_snapshot(iterator: Iterator[Any]) -> Snapshot | None:
-    """Read the model of a running iterator; None if the runtime keeps none."""
+    """Read the model of a running iterator; None if the runtime has none."""
     try:
         model = tf.data.experimental.get_model_proto(iterator)
     except (AttributeError, RuntimeError, tf.errors.OpError):

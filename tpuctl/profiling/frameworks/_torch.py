@@ -23,9 +23,9 @@ def open_loader(
     own: StackSampler | None = None,
     through: Iterable[Any] | None = None,
 ) -> Source:
-    """Take a loader as it is, except that its workers sample themselves.
+    """Open a loader unchanged, except that its workers sample their stacks.
 
-    It is read through an object that wraps it, if there is one, whose elements may be others.
+    If an object wraps it, it is read through that object, whose elements may differ.
     """
     workers, data = loader.num_workers, loader.dataset
     name = type(data).__name__
@@ -67,7 +67,7 @@ def _start_in_worker(folder: str, users: Callable[[int], None] | None, worker: i
 
 @contextlib.contextmanager
 def building_with(change: Change) -> Iterator[None]:
-    """Let loaders that are created inside the block have another number of workers."""
+    """Give loaders that are created inside the block another number of workers."""
     plain: Any = DataLoader.__init__
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:

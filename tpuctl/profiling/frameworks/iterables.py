@@ -16,7 +16,7 @@ from tpuctl.profiling.frameworks.stacks import (
 )
 from tpuctl.profiling.models import ChainNode, StageCost
 
-# How torchvision, timm and albumentations name random transforms.
+# The names of random transforms in torchvision, timm and albumentations.
 _RANDOM = re.compile("Random|Jitter|Augment|Erasing|Dropout", re.IGNORECASE)
 METHOD = "CPU clock of the thread, divided by samples of its stack"
 
@@ -24,7 +24,7 @@ METHOD = "CPU clock of the thread, divided by samples of its stack"
 def open_iterable(
     made: Any, make: Callable[[], Any], folder: str, *, name: str, batch_size: int
 ) -> Source:
-    """Open what a function returned; an iterator is made again for every epoch."""
+    """Open the object that a function returned; an iterator is recreated for every epoch."""
     sampler = StackSampler(folder)
     first = [made]
 
@@ -49,7 +49,7 @@ def open_iterable(
 
 
 def watched(made: Any, sampler: StackSampler) -> Source:
-    """What a program iterates itself: its functions are sampled where the program takes batches."""
+    """A source that the program itself iterates: it is sampled while the program takes batches."""
     name = getattr(made, "__name__", type(made).__name__)
     return Source(
         kind="iterable",
@@ -64,7 +64,7 @@ def watched(made: Any, sampler: StackSampler) -> Source:
 def sampled_costs(
     folder: str, *, lanes: int, own: StackSampler | None = None
 ) -> tuple[StageCost, ...]:
-    """What the samplers of all processes recorded, one entry for each function."""
+    """The costs that the samplers of all processes recorded, one entry per function."""
     if own:
         own.write()
     found = read_stacks(folder)
@@ -85,7 +85,7 @@ def sampled_costs(
 
 
 def iterate(made: Any) -> Iterator[Any]:
-    """Iterate by the iterator protocol, else by index."""
+    """Iterate with the iterator protocol, otherwise by index."""
     if isinstance(made, Iterable):
         return iter(made)
     return (made[index] for index in range(len(made)))

@@ -1,8 +1,8 @@
 """Count and time the calls of a pipeline's functions in all threads and processes.
 
-Each thread writes to its own small mapped file, so that no lock is needed and a killed worker loses
-nothing. Of functions that take microseconds, one call in sixteen is timed. Grain's workers unpickle
-these classes: this module imports nothing else.
+Each thread writes to its own small mapped file, so that no lock is needed and a killed worker
+loses nothing. For functions that take microseconds, one call in sixteen is timed. This module has
+no other imports of ours, because Grain's workers unpickle its classes.
 """
 
 import mmap
@@ -25,7 +25,7 @@ QUICK_NS, FEW, ONE_IN = 20_000, 256, 16
 
 @dataclass(frozen=True)
 class Reading:
-    """What one function did so far; the times of calls that were not timed are extrapolated."""
+    """The work of one function so far; the times of untimed calls are extrapolated."""
 
     calls: int
     wall_s: float
@@ -33,7 +33,7 @@ class Reading:
 
 
 class Meter:
-    """The counters of one pipeline; may be pickled and forked."""
+    """The counters of one pipeline; can be pickled and forked."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Meter:
         return found
 
     def _mapped(self) -> mmap.mmap:
-        """The calling thread's file; anonymous memory if no file can be written.
+        """The calling thread's file, or anonymous memory if no file can be written.
 
         So a pipeline that outlives its profile and the folder keeps running.
         """

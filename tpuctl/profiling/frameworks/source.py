@@ -1,4 +1,4 @@
-"""A pipeline to measure, whatever it was built with, and how many examples its elements hold."""
+"""A pipeline to measure, with any framework, and how many examples its elements hold."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ NO_INPUT = Input(0, None, 0)
 
 @dataclass
 class Source:
-    """A pipeline that can be iterated again and again, and observed while it runs.
+    """A pipeline that can be iterated repeatedly and observed while it runs.
 
-    Whether its elements are batches may be None until the first one tells. `lanes` is the number of
-    threads or processes that produce examples, if fixed; `runs_ahead` whether it works while the
-    loop is busy, None if its stages tell. `costs` and `snapshot` read what its functions and its
-    runtime counted so far; `starts` begin that counting, again for every recording.
+    `batched` (whether elements are batches) may be None until the first element is read. `lanes` is
+    the number of threads or processes that produce examples, if fixed. `runs_ahead` is whether it
+    works while the loop is busy, None if its stages show that. `costs` and `snapshot` read the
+    counts of its functions and its runtime so far; `starts` begin that counting for each recording.
     """
 
     kind: Kind
@@ -62,11 +62,11 @@ class Source:
         return count_examples(element) if self.batched else 1
 
     def isolate(self, seconds: float, *, cpu_s: Callable[[], float]) -> tuple[IsolatedStage, ...]:
-        """Measure CPU per example of ever longer parts of it, if its costs need that."""
+        """Measure CPU per example of ever longer parts of it, if its kind of costs needs that."""
         return ()
 
     def copying(self, nodes: Sequence[NodeCost]) -> tuple[CopyingStage, ...]:
-        """Measure stages that only copy alone, if its costs need that."""
+        """Measure copying stages alone, if its kind of costs needs that."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Sample the stack of Python code: which of the user's functions runs, and at what CPU cost.
+"""Sample the stacks of Python code: which of the user's functions run, and their CPU cost.
 
 A timer signal runs its handler in the main thread between two instructions. So a long call into C
 is credited to the function that made it, whether or not it releases the interpreter lock; a
@@ -33,7 +33,7 @@ from tpuctl.usercode.frames import current_frames
 
 # A handler takes up to 20 us on a stack of 20 frames: together 0.3 % of one vCPU (2026-11).
 EVERY_S, CPU_EVERY_S = 0.02, 0.01
-# Samples between writes: a killed worker loses at most the last 0.2 s.
+# Samples between writes, so that a killed worker loses at most the last 0.2 s.
 WRITE_EVERY = 10
 NOT_SAMPLED = (
     "Not measured: the cost of Python functions, since the program uses signals in a way that "
@@ -45,13 +45,13 @@ _TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
 _GETTERS = ("__getitem__", "__getitems__")
 _PILLOW = os.path.join("PIL", "ImageFile.py")
-# What functions call to draw numbers: a result that is kept would be the same in every epoch.
+# Calls that draw random numbers: a stored result would be the same in every epoch.
 _RANDOM_CALLS = {"random", "rand", "randint", "randn", "randrange", "rng", "default_rng", "shuffle"}
 _COLLATES = ("default_collate", "default_convert", "collate")
 _TRANSFORMS = ("forward", "__call__", "transform", "map", "random_map")
 # The first operation of a function, and of a generator that resumes; Python 3.10 has none.
 _RESUME = opcode.opmap.get("RESUME")
-# Frames that belong to the function that they are written in.
+# Frames that count as the function in which they are written.
 _INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Key = tuple[str, str]
 TRANSFER: Key = ("transfer", "")
@@ -63,7 +63,7 @@ TRANSFORM: Key = ("", "")
 class Samples:
     """The samples of one function: their number, time, CPU time, and summed stack depth.
 
-    `threads` is how many were seen in it at once.
+    `threads` is the number of threads seen in it at once.
     """
 
     count: int = 0
@@ -112,7 +112,7 @@ class StackSampler:
         """Sample from now on; does nothing unless started in this process."""
         give_up_if_blocked(self._timers)
         if self._timers and self._pid == os.getpid():
-            # The time since the last sample does not go on during a pause.
+            # The time since the last sample does not advance during a pause.
             self._wall_s += time.perf_counter()
             self._cpu_s += time.process_time()
             self._threads_s.clear()
@@ -150,7 +150,7 @@ class StackSampler:
             Path(self.folder, f"{os.getpid()}.unsampled").touch()
 
     def _in_time(self, _number: int, frame: FrameType | None) -> None:
-        """Credit the time since the last of these signals, also to threads that are waited for."""
+        """Credit the time since the last time signal, also to helper threads."""
         if not self._is_running:
             return
         now_s = time.perf_counter()
@@ -164,7 +164,7 @@ class StackSampler:
             self.write()
 
     def _in_cpu(self, _number: int, frame: FrameType | None) -> None:
-        """Credit the CPU time since the last of these signals."""
+        """Credit the CPU time since the last CPU signal."""
         if not self._is_running:
             return
         now_s, others_s = time.process_time(), self._in_other_threads()
@@ -173,7 +173,7 @@ class StackSampler:
         self._cpu_s = now_s
 
     def _in_helpers(self) -> list[Samples]:
-        """What the user's other threads run, of those that do not wait for each other."""
+        """The functions of the user's other threads, except those waiting for other threads."""
         main = threading.main_thread().ident
         frames = [f for t, f in current_frames() if t != main and not _is_waiting(f)]
         return [found for frame in frames if (found := self._sample(frame))]
@@ -181,8 +181,8 @@ class StackSampler:
     def _in_other_threads(self) -> float:
         """Credit the CPU time of Python's other threads since the last signal; return the sum."""
         sum_s, main = 0.0, threading.main_thread().ident
-        # `enumerate` takes a lock that the interrupted code may hold; and the clock of a library's
-        # thread that has ended must not be asked for.
+        # `enumerate` takes a lock that the interrupted code may hold, and reading the clock of
+        # a library's thread that has ended is not allowed.
         known: dict[int, Any] = getattr(threading, "_active", {})
         for thread, frame in current_frames():
             if thread == main or thread not in known:
@@ -240,7 +240,7 @@ class StackSampler:
                 self._random.add(place)
         if self._places[code] != TRANSFORM:
             return self._places[code]
-        # Classes of transforms share methods: the object tells which one it is.
+        # Classes of transforms share methods, so the object's class names the stage.
         owner = frame.f_locals.get("self")
         is_one = owner is not None and not hasattr(owner, "transforms")
         return (type(owner).__name__, "") if is_one else None
@@ -290,9 +290,9 @@ def producer_of(made: Any) -> Key | None:
 
 
 def _library_call(made: Any, calls: Sequence[CodeType]) -> Key | None:
-    """Name what a data set of a library does: its innermost generator, or what it calls first.
+    """Name the work of a library's data set: its innermost generator, or its first call.
 
-    `calls` are the functions on the stack that it runs, the innermost first.
+    `calls` are the functions on the stack, innermost first.
     """
     generators = (code for code in calls if code.co_flags & inspect.CO_GENERATOR)
     items = [i for i, code in enumerate(calls) if code.co_name in _GETTERS]
@@ -304,17 +304,17 @@ def _library_call(made: Any, calls: Sequence[CodeType]) -> Key | None:
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a thread waits for another one, as the readers of queues and futures do."""
+    """Whether a thread waits for another one, like readers of queues and futures."""
     return frame is not None and frame.f_code.co_filename == threading.__file__
 
 
 def _is_decoding(code: CodeType) -> bool:
-    """Whether this is where Pillow decodes: when pixels are needed, not when a file is opened."""
+    """Whether this is where Pillow decodes: on first use of pixels, not when a file is opened."""
     return code.co_name == "load" and code.co_filename.endswith(_PILLOW)
 
 
 def _decoding_in(stage: Key, line: int) -> Key:
-    """The call that decodes, as a stage of its own beside the rest of its function."""
+    """The decoding call, as a separate stage from the rest of its function."""
     name, place = stage
     file = place.rpartition(":")[0]
     return f"image decode in {name}", f"{file}:{line}" if file else ""

@@ -1,4 +1,4 @@
-"""Timer signals for the main thread that stay out of the way of the program's own.
+"""Timer signals for the main thread that do not interfere with the program's own.
 
 POSIX timers with real-time signals: unlike `setitimer` they leave SIGALRM, SIGPROF and `alarm` to
 the program, and neither a forked nor an executed program inherits them. Linux only.
@@ -70,7 +70,7 @@ class ThreadTimer:
         _watch_signal_module(_Noticing)
 
     def resume(self) -> None:
-        """Go on with the time that was left at the pause."""
+        """Continue with the time that was left at the pause."""
         if self in _installed:
             self._c.timer_settime(self._id, 0, _Spec(*self._every, *self._left), None)
 
@@ -82,7 +82,7 @@ class ThreadTimer:
             self._left = (old[2], old[3]) if old[2] or old[3] else self._every
 
     def delete(self) -> None:
-        """Delete the timer, unless that was done, and free its signal."""
+        """Delete the timer, unless already done, and free its signal."""
         if self in _installed:
             self._c.timer_delete(self._id)
             self._free()
@@ -114,7 +114,7 @@ _given_up: list[Callable[[], None]] = []
 def start_timers(
     *wanted: tuple[int, float, Handler], given_up: Callable[[], None] = lambda: None
 ) -> list[ThreadTimer]:
-    """A timer for each clock, interval and handler; none where the system cannot have them.
+    """Start a timer for each clock, interval and handler; none if the system cannot have them.
 
     `given_up` is called if the program uses signals in a way that forbids them, now or later.
     """
@@ -135,7 +135,7 @@ def start_timers(
 
 
 def delete_timers(timers: list[ThreadTimer]) -> None:
-    """Delete timers; Python's end would otherwise leave their signals without a handler."""
+    """Delete timers, whose signals would otherwise have no handler when Python exits."""
     for each in list(timers):
         each.delete()
 
@@ -191,7 +191,7 @@ def _has_wakeup_fd() -> bool:
 
 @cache
 def _library() -> Any:
-    """The C library; the first call also arranges for the ends of this process and of forks."""
+    """The C library; the first call also registers clean-up for exits and forks."""
     library = ctypes.CDLL(None, use_errno=True)
     atexit.register(delete_timers, _installed)
     os.register_at_fork(after_in_child=_forget_in_child)
@@ -199,7 +199,7 @@ def _library() -> Any:
 
 
 def _forget_in_child() -> None:
-    """A forked process has no timers, but the handlers of their signals."""
+    """Forget the timers in a forked process, which has only the handlers of their signals."""
     _given_up.clear()
     for each in list(_installed):
         each._free()

@@ -1,7 +1,7 @@
 """The measuring process: `python -m tpuctl.profiling.measure.child FD`.
 
 Pipelines with Python functions can hang the interpreter at exit, so this process sends its result
-through the descriptor and exits without clean-up. It dies with its parent.
+through the descriptor and exits without clean-up. It ends with its parent.
 """
 
 import os
@@ -27,13 +27,13 @@ from tpuctl.usercode.scratch import scratch_folder
 
 # Stages are isolated if this share of their active time is neither CPU nor waiting for a vCPU.
 BLOCKED_SHARE = 0.3
-# For each part of the pipeline: a dozen stages must not take longer than the measurement itself.
+# Per part of the pipeline: a dozen stages must not take longer than the measurement itself.
 ISOLATE_S = 1.2
 TRACEABLE = ("tf.data", "photos", "shards")
 
 
 def measure(request: Request, channel: Channel) -> Measurement:
-    """Open the target and measure it: without a device, then feeding one if there is one."""
+    """Open the target and measure it: without a device, then with one if there is one."""
     sampler = Sampler(channel.beat)
     with scratch_folder("tpuctl-profile-") as scratch:
         try:
@@ -88,7 +88,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
 def _trace(
     source: Source, request: Request, recorder: Recorder, channel: Channel
 ) -> tuple[Deep | None, tuple[str, ...]]:
-    """Trace the pipeline without a device, if that was requested."""
+    """Trace the pipeline without a device, if requested."""
     if request.trace_folder is None:
         return None, ()
     if source.kind not in TRACEABLE:

@@ -1,4 +1,4 @@
-"""Trace the host while a pipeline runs, within a budget that is measured at the same time."""
+"""Trace the host while a pipeline runs, within a budget for the overhead."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.trace.models import Deep
 from tpuctl.units import format_bytes
 
-# The first capture is a short one: tracing that turns out too expensive ends with it.
+# The first capture is short: if tracing is too expensive, it ends there.
 FIRST_S, WINDOW_S = 0.2, 1.0
 MOST_S, MOST_BYTES, MOST_OVERHEAD = 3.0, 8_000_000, 0.05
 FALLBACK = "shares are from the runtime's model instead"
@@ -29,7 +29,7 @@ class Profiler(Protocol):
 
 
 class ProfilerError(Exception):
-    """The profiler cannot be used. Never leaves this package: it becomes a note."""
+    """The profiler cannot be used; caught in this package and shown as a note."""
 
 
 @dataclass
@@ -56,15 +56,15 @@ class _Budget:
     def overhead(self) -> float:
         """The share of the vCPUs that tracing used while it was on.
 
-        Recording is spread over the pipeline's threads; it is estimated as its usual share of
-        collecting, which has a thread of its own.
+        Recording is spread over the pipeline's threads; its cost is estimated from that of
+        collecting, which has its own thread.
         """
         recording = load_facts("relative_costs.json")["trace_recording"]
         return self.collecting_s * (1 + recording) / self.vcpu_s if self.vcpu_s else 0.0
 
     @property
     def others(self) -> float | None:
-        """The share of the vCPUs that other programs used meanwhile."""
+        """The share of the vCPUs that other programs used during tracing."""
         known_s = [cpu_s for cpu_s in self.others_cpu_s if cpu_s is not None]
         all_known = len(known_s) == self.captures
         return sum(known_s) / self.vcpu_s if self.vcpu_s and all_known else None
@@ -93,10 +93,10 @@ def capture(
     profiler: Profiler,
     folder: Path,
 ) -> tuple[Deep, tuple[str, ...]]:
-    """Trace a pipeline as it runs; return the cost and limits of that, and the trace files.
+    """Trace a running pipeline; return the cost and limits of tracing, and the trace files.
 
     `measure` runs it for a number of seconds, `settle` until its buffers are in a steady state:
-    right after a trace was collected they are full, and elements come out without any work.
+    right after a trace is collected they are full, and elements come out without any work.
     """
     budget, files = _Budget(), list[str]()
     ended = None
@@ -128,7 +128,7 @@ def _trace(
     seconds: float,
     budget: _Budget,
 ) -> Path:
-    """Trace one window into a folder of its own, since profilers name files by the second."""
+    """Trace one window into its own folder, because profilers name files by the second."""
     place = folder / f"{budget.captures}"
     place.mkdir()
     profiler.start(place)

@@ -1,4 +1,4 @@
-"""Measure a pipeline: read batches, wait like a device, and record the times."""
+"""Measure a pipeline: read batches, simulate a device by waiting, and record the times."""
 
 import contextlib
 import math
@@ -19,13 +19,13 @@ from tpuctl.profiling.models import Phase, Slice, Spread, StageCost
 from tpuctl.profiling.node_stats import NodeStats
 from tpuctl.usercode.error_summary import describe
 
-# Long enough for prefetch buffers to fill or drain, short beside the seconds of a window.
+# Long enough for prefetch buffers to fill or drain, short compared with a window.
 SETTLE_S = 0.5
 # The first third of a window over the last: above this, caches or buffers are still filling.
 WARMING_RATIO = 1.5
-# Reading the counters must not wait 5 ms, the default interval, for each busy Python thread.
+# So that reading the counters does not wait 5 ms, the default, for each busy Python thread.
 PROMPT_SWITCH_S = 1e-5
-# Batches: the two that pipelines usually prefetch, and the one that the loop fetches ahead.
+# The two batches that pipelines usually prefetch, and the one that the loop fetches ahead.
 BUFFERED = 3
 FEWEST_STEPS = 2
 # A late batch is often followed by an early one: sums of BLOCK neighbours show the real spread.
@@ -34,7 +34,7 @@ BLOCK, LEAST_BLOCKS = 4, 4
 
 @dataclass(frozen=True)
 class Limit:
-    """When a window is long enough: after `steps`, else after `seconds` and a few steps."""
+    """When a window is long enough: after `steps`, otherwise after `seconds` and a few steps."""
 
     seconds: float
     steps: int | None = None
@@ -49,13 +49,13 @@ class Limit:
 
 
 class BatchReader:
-    """Reads what each step of a training loop needs, epoch after epoch, without training."""
+    """Reads batches like a training loop, epoch after epoch, without training."""
 
     def __init__(self, source: Source, *, batch_size: int) -> None:
         self.source = source
         self._batch_size = batch_size
         self._iterator: Iterator[Any] | None = None
-        # The sampler thread polls the iterator that this thread replaces between epochs.
+        # The sampler thread polls the iterator, which this thread replaces between epochs.
         self._lock = threading.Lock()
         self.node_stats = NodeStats()
         # Examples of the last whole epoch, and of this one so far.
@@ -64,12 +64,12 @@ class BatchReader:
         self.waiting_since: float | None = None
 
     def step(self) -> int:
-        """Read what one step needs and return the number of examples.
+        """Read the elements for one step and return the number of examples.
 
         Raises TargetError if the pipeline fails or is empty.
         """
         self.waiting_since = time.perf_counter()
-        # The first element tells whether elements are batches.
+        # The first element shows whether elements are batches.
         examples = self._take()
         examples += sum(self._take() for _ in range(self.elements_per_step - 1))
         self.waiting_since = None
@@ -100,8 +100,8 @@ class BatchReader:
                 return next(iterator)
             except StopIteration:
                 self.poll()
-                # Deleted before the next one is created, as in a loop of the user's: a short
-                # epoch of tf.data took half as long again beside the threads of the last one.
+                # Deleted before the next one is created, as in a user's loop: beside the threads of
+                # the last one, a short epoch of tf.data took 1.5 times as long.
                 self._iterator = None
                 del iterator
                 self.epoch_examples, self._seen = self._seen, 0
@@ -109,7 +109,7 @@ class BatchReader:
                 raise TargetError(
                     f"The pipeline failed while producing a batch: {describe(error)}"
                 ) from error
-        raise TargetError("The pipeline produced nothing: its data set is empty.")
+        raise TargetError("The pipeline produced no elements: its data set is empty.")
 
     def _open(self) -> Iterator[Any]:
         with self._lock:
@@ -120,7 +120,7 @@ class BatchReader:
 
 @dataclass
 class _Times:
-    """What the loop itself records during a window."""
+    """The times that the loop itself records during a window."""
 
     start_s: float
     end_s: float
@@ -132,7 +132,7 @@ class _Times:
 
 
 class Recorder:
-    """Runs windows and records what the loop, the runtime's model and the machine did in each."""
+    """Runs windows, and records for each the loop, the runtime's model and the machine."""
 
     def __init__(self, reader: BatchReader, sampler: Sampler) -> None:
         self._reader = reader
@@ -152,11 +152,11 @@ class Recorder:
         return self._probe.cpu_s + self._sampler.cpu_s
 
     def settle(self, device_s: float | None, *, least_steps: int = FEWEST_STEPS) -> None:
-        """Run until buffers are in a steady state; takes 2 s at most."""
+        """Run until buffers are in a steady state, for at most 2 s."""
         self._loop(Limit(SETTLE_S, least_steps=least_steps), device_s)
 
     def record(self, limit: Limit, device_s: float | None) -> Phase:
-        """Measure one window; with `device_s` the loop waits that long for each batch."""
+        """Measure one window; with `device_s`, the loop simulates a step that long per batch."""
         with prompt_switches():
             self._begin()
             costs = self._reader.source.costs()
@@ -196,7 +196,7 @@ class Recorder:
         return signals.read(tool_threads=self._tool_threads, threads=self._threads)
 
     def _loop(self, limit: Limit, device_s: float | None) -> _Times:
-        """Feed a device that takes `device_s` per batch, or none.
+        """Feed a simulated device that takes `device_s` per batch, or none.
 
         The next batch is fetched while the device works on the current one, as with frameworks that
         dispatch steps asynchronously; the device waits if it is free before the batch arrives.
@@ -249,7 +249,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def prompt_switches() -> Iterator[None]:
-    """Give this thread the interpreter lock quickly, although other threads want it too."""
+    """Give this thread the interpreter lock quickly, even if other threads compete for it."""
     previous_s = sys.getswitchinterval()
     sys.setswitchinterval(PROMPT_SWITCH_S)
     try:
@@ -259,7 +259,7 @@ def prompt_switches() -> Iterator[None]:
 
 
 def grown(before: Sequence[StageCost], after: Sequence[StageCost]) -> tuple[StageCost, ...]:
-    """What each function did between two readings."""
+    """The work of each function between two readings."""
     earlier = {(cost.name, cost.location): cost for cost in before}
     found = []
     for cost in after:
@@ -289,7 +289,7 @@ def spread(times: "array[float]") -> Spread:
 
 
 def steps_to_fill(batch_s: float, device_s: float) -> int:
-    """The steps with a device until buffers that were emptied are full again."""
+    """The number of steps with a device until emptied buffers are full again."""
     gained = device_s / batch_s - 1 if batch_s else 0.0
     return FEWEST_STEPS + math.ceil(BUFFERED / gained) if gained > 0 else FEWEST_STEPS
 

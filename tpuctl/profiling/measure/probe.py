@@ -1,4 +1,4 @@
-"""Two measuring threads: one probes the interpreter lock (GIL), one takes samples."""
+"""Two measuring threads: one probes the interpreter lock (GIL), the other takes samples."""
 
 import _thread
 import contextlib
@@ -22,9 +22,9 @@ JOIN_S = 1.0
 
 
 class _Thread:
-    """A thread that a program does not notice: not listed by `threading`, and gone while it forks.
+    """A thread hidden from the program: not listed by `threading`, and stopped during forks.
 
-    Python 3.12 warns of a fork beside other threads.
+    Python 3.12 warns about a fork while other threads run.
     """
 
     def __init__(self, run: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class _Thread:
     def _enter(self, begun: threading.Event) -> None:
         self.thread_id = threading.get_native_id()
         begun.set()
-        # A program is not disturbed by what cannot be measured.
+        # Errors of a measurement must not disturb the program.
         with contextlib.suppress(Exception):
             self._run()
         self._has_ended.release()
@@ -68,14 +68,14 @@ class _Thread:
         if self._has_ended.acquire(timeout=JOIN_S):
             self._has_ended.release()
             self._earlier_s = self.cpu_s
-            # The kernel still counts a thread for a moment.
+            # The kernel counts an ended thread for a moment.
             for _ in range(1000):
                 if not os.path.exists(f"/proc/self/task/{self.thread_id}"):
                     break
                 time.sleep(0.0001)
 
     def end(self) -> None:
-        """Stop the thread for good."""
+        """Stop the thread permanently."""
         if self in _threads:
             _threads.remove(self)
             self.stop()
@@ -98,10 +98,10 @@ def _at_forks() -> None:
 
 
 class GilProbe(_Thread):
-    """Measures how late a short sleep ends: long if Python code holds the interpreter lock.
+    """Measures how late a short sleep ends, which shows how long Python code holds the lock.
 
-    Time that the thread was ready without a vCPU is subtracted if the kernel reports it, so that
-    other busy processes do not look like a held lock.
+    Time in which the thread was runnable without a vCPU is subtracted if the kernel reports it, so
+    that other busy processes do not look like a held lock.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class GilProbe(_Thread):
 
 
 def run_delay_reader() -> Callable[[], float]:
-    """Return a function that reads how long the calling thread was ready without a vCPU."""
+    """Return a function that reads how long the calling thread was runnable without a vCPU."""
     path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
 
     def read() -> float:

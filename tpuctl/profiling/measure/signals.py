@@ -1,4 +1,4 @@
-"""Counters of the kernel: CPU time and delays of threads, and what other processes took."""
+"""Kernel counters: CPU time and delays of threads, and CPU time of other processes."""
 
 import contextlib
 import glob
@@ -41,7 +41,7 @@ def workers(root: Path = Path("/"), process: str = "self") -> Iterator[Path]:
 
 
 def contents(path: str) -> bytes:
-    """Read a small file of /proc in a third of the time of `read_text`."""
+    """Read a small file in /proc, in a third of the time of `read_text`."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
@@ -59,7 +59,7 @@ Value = TypeVar("Value")
 
 
 class ThreadTime(NamedTuple):
-    """Seconds that a thread ran, and seconds that it was ready without a vCPU."""
+    """Seconds that a thread ran, and seconds that it was runnable without a vCPU."""
 
     running_s: float
     delayed_s: float
@@ -67,7 +67,7 @@ class ThreadTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Every counter at one moment; two of them make Signals."""
+    """Every counter at one point in time; Signals are the difference of two."""
 
     at_s: float
     cpu_s: float
@@ -94,9 +94,9 @@ def process_cpu_s() -> float:
 
 
 class Threads:
-    """The times of all threads, also of those that ended after they were last read.
+    """The times of all threads, including those that ended after they were last read.
 
-    A loader's workers end with the epoch, and the kernel forgets how long they waited for a vCPU.
+    A loader's workers end with the epoch, and the kernel then drops their waiting times.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Threads:
         self._lock = threading.Lock()
 
     def read(self, root: Path = Path("/"), but: Collection[int] = ()) -> dict[str, ThreadTime]:
-        """Read all threads but some; the kernel may use the ID of an ended thread again."""
+        """Read all threads except `but`; the kernel may reuse the ID of an ended thread."""
         with self._lock:
             found = _threads(root, but)
             for name, last in self._seen.items():
@@ -122,7 +122,7 @@ class Threads:
 def read(
     root: Path = Path("/"), *, tool_threads: Collection[int] = (), threads: Threads | None = None
 ) -> Reading:
-    """Read every counter now; thread counters without `tool_threads`, which only measure."""
+    """Read every counter now; thread counters exclude `tool_threads`, which only measure."""
     every = threads or Threads()
     busy = attempt(lambda: _machine_cpu(root, usable_cpus()))
     return Reading(
@@ -181,7 +181,7 @@ def attempt(source: Callable[[], Value]) -> Value | None:
 
 
 def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
-    """The times of every thread so far, including worker processes."""
+    """The times of every thread so far, including those of worker processes."""
     left_out = set(map(str, but))
     tasks = [task for task in os.scandir(root / "proc/self/task") if task.name not in left_out]
     for worker in workers(root):
@@ -196,7 +196,7 @@ def _threads(root: Path, but: Collection[int]) -> dict[str, ThreadTime]:
 
 
 def _thread_times(before: Reading, after: Reading) -> list[ThreadTime] | None:
-    """What each thread that still exists did between two readings."""
+    """The times of each existing thread between two readings."""
     if before.threads is None or after.threads is None:
         return None
     new = ThreadTime(0.0, 0.0)
@@ -212,7 +212,7 @@ def _thread_times(before: Reading, after: Reading) -> list[ThreadTime] | None:
 def _busiest_threads(
     threads: list[ThreadTime] | None, wall_s: float
 ) -> tuple[float | None, float | None]:
-    """The two largest shares of the time that any thread ran or was ready to run."""
+    """The two largest shares of time in which a thread ran or was ready to run."""
     if threads is None:
         return None, None
     first, second, *_ = sorted([*map(sum, threads), 0.0, 0.0], reverse=True)
@@ -220,7 +220,7 @@ def _busiest_threads(
 
 
 def _machine_cpu(root: Path, cpus: tuple[int, ...]) -> tuple[float, float]:
-    """Busy and stolen seconds of the CPUs that we may run on, by all processes."""
+    """Busy and stolen seconds of the CPUs that this process may use, over all processes."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy, steal, found = 0, 0, 0
     for line in (root / "proc/stat").read_text().splitlines():
@@ -246,7 +246,7 @@ def _quantile_ms(overshoots_s: list[float], share: float) -> float | None:
 
 
 def describe_host(tensorflow: str) -> Host:
-    """Describe this machine, inside the user's program: with the standard library alone."""
+    """Describe this machine with the standard library alone, because this runs in user programs."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = min(total, memory_limit_bytes() or total)
     return Host(

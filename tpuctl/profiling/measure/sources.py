@@ -1,4 +1,4 @@
-"""Open the pipeline that a target means, with a change to try if there is one."""
+"""Open the pipeline of a target, with a change if there is one to test."""
 
 import contextlib
 import importlib.util
@@ -12,7 +12,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.inputs import read_shards
 from tpuctl.profiling.request import SUPPORTED, Request, Target
 from tpuctl.profiling.whatif import Change
-from tpuctl.usercode.function import Function, load_function, parameters, users_errors
+from tpuctl.usercode.function import Function, load_function, parameters, user_code_errors
 
 
 @contextlib.contextmanager
@@ -30,14 +30,14 @@ def building_with(change: Change | None) -> Iterator[None]:
         yield
 
 
-def finished(made: Any, kind: str | None, change: Change | None) -> Any:
+def change_end(made: Any, kind: str | None, change: Change | None) -> Any:
     """Apply a change to the end of a pipeline."""
     if change is None:
         return made
     if kind == "tf.data":
         from tpuctl.profiling.frameworks import _tf_changes
 
-        return _tf_changes.finished(made, change)
+        return _tf_changes.change_end(made, change)
     if kind == "grain" and change.way == "workers" and hasattr(made, "mp_prefetch"):
         options = sys.modules["grain"].multiprocessing.MultiprocessingOptions
         return made.mp_prefetch(options(num_workers=change.number))
@@ -47,9 +47,9 @@ def finished(made: Any, kind: str | None, change: Change | None) -> Any:
 def open_source(
     request: Request, folder: str, *, imported: Callable[[], None] = lambda: None
 ) -> Source:
-    """Build or load the pipeline that a target means; `folder` is for its counters.
+    """Build or load the pipeline of a target; `folder` is for its counters.
 
-    `imported` is called before it is built: to import it may take longer than that may. Raises
+    `imported` is called before it is built, because importing may take longer than building. Raises
     TargetError if the user's code fails, InvalidInputError for what cannot be iterated, and
     ImportError for images without TensorFlow.
     """
@@ -68,7 +68,7 @@ def open_source(
     arguments = given if "batch_size" in parameters(function) else {}
 
     def make() -> Any:
-        with users_errors(f"Calling {name} failed", name), building_with(request.change):
+        with user_code_errors(f"Calling {name} failed", name), building_with(request.change):
             return function(**arguments)
 
     made = make()
@@ -80,7 +80,7 @@ def open_source(
             hint="It may return a tf.data.Dataset, a Grain or PyTorch loader or any iterable. "
             f"Supported: {SUPPORTED}.",
         )
-    made = finished(made, kind, request.change)
+    made = change_end(made, kind, request.change)
     loader = _loader_inside(made) if kind == "iterable" else None
     if loader is not None:
         from tpuctl.profiling.frameworks._torch import open_loader
@@ -127,7 +127,7 @@ def _open_batches(request: Request, folder: str) -> Source:
 
 
 def kind_of(made: object) -> str | None:
-    """Tell what a user's function returned, without importing any framework for it."""
+    """Return the kind of object that a user's function returned, without importing a framework."""
     if _is(made, "tensorflow", "data.Dataset"):
         return "tf.data"
     if _is(made, "torch.utils.data", "DataLoader"):
@@ -140,7 +140,7 @@ def kind_of(made: object) -> str | None:
 
 
 def _loader_inside(made: object) -> Any:
-    """The one DataLoader that an object wraps, as webdataset's WebLoader does; None otherwise."""
+    """The only DataLoader that an object wraps, like webdataset's WebLoader, or None."""
     parts = list(getattr(made, "__dict__", {}).values())
     parts += [part for each in parts if isinstance(each, (list, tuple)) for part in each]
     loaders = {id(part): part for part in parts if kind_of(part) == "torch"}

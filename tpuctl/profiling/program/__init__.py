@@ -1,1 +1,1 @@
-"""Profile training programs as they run: find their iterators, record their waits and steps."""
+"""Profile training programs: find their iterators, and record waits and steps."""

@@ -12,7 +12,7 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.program.watch import Series, Watch
 
-# The iterators below these adapters are recorded by the hooks of their own frameworks.
+# The iterators inside these adapters are recorded by the hooks of their own frameworks.
 WATCHED_BELOW = ("TFDatasetAdapter", "TorchDataLoaderAdapter", "GrainDatasetAdapter")
 
 
@@ -25,7 +25,7 @@ def hook_grain(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
     def __iter__(self: Any, *arguments: Any, **named: Any) -> Any:
         outermost = self._parent
         series = watch.of(outermost, lambda: _grain_source(outermost, sampler.folder))
-        # Grain calls this in the first epoch only and then treats an outermost data set as the
+        # Grain calls this only in the first epoch, and then treats an outermost data set as
         # part of another one; resetting `has_child` makes it call this again.
         again = "_tpuctl" in outermost.__dict__
         made = outermost.__iter__() if again else plain(self, *arguments, **named)
@@ -60,7 +60,7 @@ def _grain_source(data: Any, folder: str) -> Source:
 
 
 def _detached(source: Source) -> Source:
-    """The source without its data set or loader, which must not be kept alive."""
+    """Detach a source from its data set or loader, which it must not keep alive."""
     return replace(source, opened=lambda: iter(()))
 
 
@@ -82,7 +82,7 @@ def hook_torch(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
         return made
 
     def _reset(self: Any, loader: Any, *arguments: Any, **named: Any) -> None:
-        """The iterator of persistent workers starts its next epoch."""
+        """Record that the iterator of persistent workers starts its next epoch."""
         plain_reset(self, loader, *arguments, **named)
         if hasattr(self, "_tpuctl"):
             self._tpuctl = series_of(loader)

@@ -1,4 +1,4 @@
-"""The Keras callback that profiles a training; a module of its own because it imports Keras."""
+"""The Keras callback that profiles a training; a separate module because it imports Keras."""
 
 from typing import Any
 

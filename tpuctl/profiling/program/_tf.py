@@ -1,7 +1,7 @@
 """Record tf.data's iterators: in plain loops, in Keras's `fit`, and inside graphs.
 
-`OwnedIterator`, its members, and how AutoGraph turns a loop into a graph are private to TensorFlow:
-what one of its versions lacks is left alone.
+`OwnedIterator`, its members, and the way AutoGraph turns a loop into a graph are private to
+TensorFlow: attributes that a version lacks are not patched.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from tpuctl.profiling.models import Input
 from tpuctl.profiling.program._tf_graphs import Graphs, collect
 from tpuctl.profiling.program.watch import Watch
 
-# What TensorFlow calls the graphs of functions inside a data set; loops there do not train.
+# TensorFlow's names for graphs of functions inside a data set; loops there do not train.
 DATASET_FUNCTION = "Dataset"
 
 
@@ -30,7 +30,7 @@ class TensorFlowHooks:
         self._arguments: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     def collect(self) -> None:
-        """Read what graphs added up; to be called regularly."""
+        """Read the sums of the graphs; must be called regularly."""
         collect(self._watch, self._graphs.used)
 
     def iterators(self, module: ModuleType) -> None:
@@ -60,7 +60,7 @@ class TensorFlowHooks:
                 self._graphs.prepare(tf)
                 return by_iterator(iter(dataset), extra_test, body, get, put, *rest)
             except Exception:
-                # If the loop itself is wrong, TensorFlow reports it again without this patch.
+                # If the loop itself is wrong, TensorFlow raises the error again without this patch.
                 put(before)
                 return plain(dataset, extra_test, body, get, put, *rest)
 
@@ -83,7 +83,7 @@ class TensorFlowHooks:
         data._type_spec = property(_type_spec)
 
     def py_datasets(self, module: ModuleType) -> None:
-        """Remember whose method feeds the generator that Keras makes of a `PyDataset`."""
+        """Remember which `PyDataset` feeds the generator that Keras creates from it."""
         adapter: Any = module.__dict__["PyDatasetAdapter"]
         plain = adapter.get_tf_dataset
 
@@ -188,7 +188,7 @@ def _inside_data_set() -> bool:
 
 
 def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
-    """Describe a data set; `has_model` if its iterators' model can be read outside a graph."""
+    """Describe a data set; `has_model` if its iterators' model is readable outside a graph."""
     from tpuctl.profiling.frameworks._tf_graph import (
         chain_of,
         examples_in,
@@ -215,14 +215,14 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
 
 
 def _options(dataset: Any) -> Any:
-    """The options, without TensorFlow's warning that inside a graph they may be incomplete."""
+    """The options, without TensorFlow's warning that they may be incomplete inside a graph."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return dataset.options()
 
 
 def _batch_size(dataset: Any) -> int | None:
-    """Examples per element, if a stage or the shape tells."""
+    """Examples per element, if a stage or the shape shows it."""
     import tensorflow as tf
 
     for leaf in tf.nest.flatten(dataset.element_spec):

@@ -20,9 +20,10 @@ MODEL_EVERY_S = 0.5
 
 
 class GraphTimes:
-    """What the `next` of an iterator inside a graph added up, in variables.
+    """The sums for the `next` of an iterator inside a graph, in variables.
 
-    `find` returns the series of its data set in the current recording: a graph outlives recordings.
+    `find` returns the series of its data set in the current recording, because a graph outlives
+    recordings.
     """
 
     def __init__(self, tf: Any) -> None:
@@ -44,7 +45,7 @@ class GraphTimes:
         return bytes(self.model.numpy())
 
     def since(self) -> tuple[int, float, int]:
-        """Batches, seconds and, where the graph sees them, examples since the last call."""
+        """Batches, seconds and, if the graph knows them, examples since the last call."""
         count, waited_s = int(self.count.numpy()), float(self.waited_s.numpy())
         examples = int(self.examples.numpy())
         before = self._previous
@@ -61,14 +62,14 @@ class Graphs:
         self._inside = threading.local()
 
     def prepare(self, tf: Any) -> None:
-        """Create spare variables, since a graph that is being built cannot create them."""
+        """Create spare variables, because a graph that is being built cannot create any."""
         with tf.init_scope():
             while len(self._spare) < SPARE:
                 self._spare.append(GraphTimes(tf))
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[bool]:
-        """Tell whether this is the outermost `next`; nested calls are part of it."""
+        """Enter a `next`, and say whether it is the outermost one; nested calls belong to it."""
         outermost = not getattr(self._inside, "taking", False)
         self._inside.taking = True
         try:
@@ -98,7 +99,7 @@ class Graphs:
         flat = [leaf for leaf in leaves if tf.is_tensor(leaf)]
         with tf.control_dependencies(flat):
             now = tf.timestamp()
-            # A loop ends with an Optional that holds nothing.
+            # A loop ends with an empty Optional.
             taken = tf.cast(element.has_value(), tf.int64) if hasattr(element, "has_value") else 1
             done = [times.waited_s.assign_add(now - before), times.count.assign_add(taken)]
             if (first := next((leaf for leaf in flat if leaf.shape.rank), None)) is not None:
@@ -128,9 +129,9 @@ def _ask_for_model(tf: Any, times: GraphTimes, resource: Any, now: Any) -> None:
 
 
 def collect(watch: Watch, graphs: Iterable[GraphTimes]) -> None:
-    """Credit what graphs took to their data sets, else to the one with most steps.
+    """Credit the batches of graphs to their data sets, or else to the one with most steps.
 
-    With a strategy every replica has its own iterator and takes a part of each batch at once.
+    With a strategy, every replica has its own iterator and takes its part of each batch.
     """
     replicas: dict[Find | None, list[tuple[int, float, int]]] = {}
     for times in graphs:

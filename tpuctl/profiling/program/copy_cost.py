@@ -1,4 +1,4 @@
-"""Measure what a program's batches cost alone, after it has ended so as not to slow it down.
+"""Measure the cost of a program's batches alone, after the program, so as not to slow it down.
 
 The parent runs `python -m tpuctl.profiling.program.copy_cost FD` with the program's own Python.
 """
@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class CopyingRequest:
-    """The nodes of a pipeline, and the options that its batches were made with."""
+    """The nodes of a pipeline, and the options of its batches."""
 
     nodes: tuple[NodeCost, ...]
     threads: int
@@ -26,9 +26,9 @@ class CopyingRequest:
 
 
 def with_copying(measured: Measurement) -> Measurement:
-    """Add the cost of a program's batches, measured in a process of its own Python.
+    """Add the cost of a program's batches, measured in a process with the program's Python.
 
-    If that fails they keep the time that the runtime attributes to them.
+    If that fails, they keep the time that the runtime attributes to them.
     """
     nodes = measured.phases[0].nodes
     if measured.kind != "tf.data" or not any(notable_batches(nodes)):

@@ -1,4 +1,4 @@
-"""Profile a training from inside: a `with` around it, or a callback for Keras."""
+"""Profile a training from inside the program: with a `with` block or a Keras callback."""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -74,7 +74,7 @@ class ProfileBlock:
                     f"Only {self._batches} batches were taken in the profiled block.",
                     hint=FEW_BATCHES,
                 )
-            raise TargetError("No training step was seen in the profiled block.", hint=FEW)
+            raise TargetError("No training step was found in the profiled block.", hint=FEW)
         return self._result
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class ProfileBlock:
         return None if self._result is None else self._result._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the `data` of the profile, as JSON has it."""
+        """Return the `data` of the profile, as in its JSON."""
         return self.result.to_dict()
 
     def save(self, path: str | Path) -> Path:
@@ -101,5 +101,5 @@ def current() -> ProfileBlock:
 
 
 def profile() -> ProfileBlock:
-    """Profile the training inside a `with` block: what its steps wait for."""
+    """Profile the training inside a `with` block, and find out what its steps wait for."""
     return ProfileBlock()

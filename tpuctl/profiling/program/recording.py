@@ -1,6 +1,6 @@
 """Record a program's steps and its machine, and write the result to a file once a second.
 
-The file is a complete result every time, so that a killed program leaves one too.
+The file is always a complete result, so that a killed program leaves one too.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCos
 from tpuctl.profiling.program.watch import WARM_STEPS, Series, Watch
 from tpuctl.units import format_count
 
-# Also how much a killed program loses at most.
+# Also the most that a killed program loses.
 WRITE_EVERY_S = 1.0
-# A step this many times as long as the median is an evaluation or a checkpoint.
+# A step this many times longer than the median is an evaluation or a checkpoint.
 GAP_RATIO = 10.0
 
 
@@ -42,7 +42,7 @@ class _Start:
 
 
 class Recording:
-    """Turns what a `Watch` records into a measurement."""
+    """Turns the records of a `Watch` into a measurement."""
 
     def __init__(
         self, watch: Watch, folder: str, *, sampler: StackSampler, command: str = ""
@@ -65,7 +65,7 @@ class Recording:
             self._probe, self._sampler = GilProbe(), Sampler(self._sample)
 
     def write(self) -> None:
-        """Write the present result."""
+        """Write the current result."""
         measured = self.measurement()
         if measured is None:
             return
@@ -103,7 +103,7 @@ class Recording:
     def _read(self, series: Series) -> signals.Reading:
         tools = [each.thread_id for each in (self._probe, self._sampler) if each]
         if series.source.kind == "tf.data":
-            # The main thread only trains: its waiting for a vCPU does not delay the pipeline.
+            # The main thread only trains, so its waits for a vCPU do not delay the pipeline.
             tools.append(threading.main_thread().native_id or 0)
         return signals.read(tool_threads=tools, threads=self._threads)
 
@@ -137,7 +137,7 @@ class Recording:
             self.write()
 
     def measurement(self) -> Measurement | None:
-        """The measurement of the main iterator's steps; None before there were any."""
+        """The measurement of the main iterator's steps; None before the first one."""
         series = self.watch.main()
         start = self._starts.get(id(series))
         end = self._ends.get(id(series))
@@ -173,7 +173,7 @@ class Recording:
 
 
 def _steady(series: Series) -> "tuple[array[float], array[float], array[float], int]":
-    """The steps after the warm-up, without evaluations and checkpoints, and how many of those."""
+    """The steps after the warm-up without evaluations and checkpoints, and the number of these."""
     skip = WARM_STEPS if series.count <= len(series.steps) else 0
     rows = list(zip(series.waits, series.steps, series.examples, strict=True))[skip:]
     usual = statistics.median(step for _, step, _ in rows)
@@ -189,7 +189,7 @@ def _phases(
     times: "tuple[array[float], array[float]]",
     examples: float,
 ) -> tuple[Phase, Phase]:
-    """The same window as seen by the pipeline and as seen by the device."""
+    """The same window from the view of the pipeline and of the device."""
     waits, steps = times
     length_s = sum(steps)
     common: dict[str, Any] = {

@@ -37,12 +37,12 @@ NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
     "tpuctl.profile() in the program for anything else."
 )
-ITS_WORDS = "What it printed above says why; it fails in the same way without tpuctl."
-UNSEEN = f"The program goes on until it ends or you press Ctrl-C. {NO_STEPS}"
+ITS_WORDS = "Its output above says why; it fails in the same way without tpuctl."
+UNSEEN = f"The program continues until it ends or you press Ctrl-C. {NO_STEPS}"
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Whether the words of a command line are a program instead of a target."""
+    """Whether the words of a command line are a program rather than a target."""
     if len(words) > 1:
         return True
     path = Path(words[0])
@@ -67,12 +67,12 @@ def profile_program(
     limit_s: float | None = None,
     on_look: Callable[[Profile], None] | None = None,
 ) -> Profile:
-    """Run a program and find out what its training waits for.
+    """Run a program, and find out what its training waits for.
 
-    With `steps` or `seconds` it is stopped after so much of its training, and after `limit_s` in
-    any case; else it runs to its end. Its output goes to stderr. Raises NotFoundError if there is
-    no such program and TargetError if no training step was found. If the program fails, the error
-    or the profile has its exit code.
+    With `steps` or `seconds`, it is stopped after that much training, and after `limit_s` in any
+    case; otherwise it runs to its end. Its output goes to stderr. Raises NotFoundError if the
+    program does not exist, and TargetError if no training step was found. If the program fails,
+    the error or the profile has its exit code.
     """
     name = " ".join(command)
     with (
@@ -87,7 +87,7 @@ def profile_program(
             time.sleep(min(LOOK_EVERY_S, left_s))
             seen = read_result(scratch.path)
             if seen and measured is None and seconds:
-                # A program that hangs from now on reports no more steps.
+                # From now on, a hanging program would report no more steps.
                 end_s = min(end_s, time.monotonic() + seconds)
             measured = seen or measured
             if measured is None and time.monotonic() > tell_s:
@@ -131,15 +131,15 @@ def _is_enough(measured: Measurement | None, steps: int | None, seconds: float |
 
 
 def conclude(measured: Measurement, *, target: str) -> Profile:
-    """Build the profile of a training: the time of its steps without the wait is the device's."""
+    """Build the profile of a training; step time without the wait counts as device time."""
     phase = measured.phases[-1]
     device = Device(max(1e-3, phase.device_busy_s / max(1, phase.steps) * 1e3), IN_TRAINING)
     return build_profile(measured, target=target, image_size=0, device=device)
 
 
-def hooked(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+def hook_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that make a Python program record its steps in a folder."""
-    # The hook's folder alone: tpuctl's own libraries are not for the program.
+    # Only the hook's folder: the program must not see tpuctl's own libraries.
     paths = [str(HOOK), *env.get("PYTHONPATH", "").split(os.pathsep)]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), FOLDER: folder}
 
@@ -151,7 +151,7 @@ def read_result(folder: Path) -> Measurement | None:
 
 
 def _read_one(place: Path) -> Measurement | None:
-    """What a profiled process wrote last; None if it cannot be read."""
+    """The last result of a profiled process; None if it cannot be read."""
     try:
         document: Any = read_json(place)
         return from_plain(Measurement, document["measurement"])
@@ -160,7 +160,7 @@ def _read_one(place: Path) -> Measurement | None:
 
 
 def read_few(folder: Path) -> int:
-    """The batches of a program that took too few to measure; 0 if none were seen."""
+    """The batches of a program that used too few to measure; 0 if none were found."""
     return max((int(place.read_text()) for place in folder.glob("*.few")), default=0)
 
 
@@ -173,7 +173,7 @@ def read_error(folder: Path) -> str:
 @contextlib.contextmanager
 def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
-    env = {**os.environ, **hooked(folder, os.environ)}
+    env = {**os.environ, **hook_environment(folder, os.environ)}
     try:
         process = subprocess.Popen(words, stdout=STDERR, env=env)  # noqa: S603 (the user's)
     except OSError as error:
@@ -188,7 +188,7 @@ def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Interrupt the program as Ctrl-C would, then terminate it, then kill it."""
+    """Interrupt the program like Ctrl-C, then terminate it, then kill it."""
     for number, timeout_s in ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
         if process.poll() is not None:
             return

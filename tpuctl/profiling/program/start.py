@@ -16,7 +16,7 @@ from tpuctl.profiling.program.watch import Watch
 
 @dataclass
 class _Process:
-    """What a process has once: its hooks stay installed when a recording ends."""
+    """State that a process has only once: its hooks stay installed when a recording ends."""
 
     watch: Watch
     sampler: StackSampler
@@ -87,7 +87,7 @@ def _only(folder: str) -> _Process:
 
 
 def _finish(recording: Recording, pid: int) -> None:
-    # Not in a process that the program forked.
+    # Not in processes that the program forked.
     if os.getpid() == pid:
         recording.finish()
         recording.stop()

@@ -1,6 +1,6 @@
-"""Record the steps that the iterators of a program feed while it trains.
+"""Record the training steps that a program's iterators feed.
 
-A step lasts from the arrival of one batch to that of the next; its part inside `next` is the wait.
+A step lasts from the arrival of one batch to that of the next; the time inside `next` is the wait.
 """
 
 import threading
@@ -15,15 +15,15 @@ from tpuctl.profiling.frameworks.source import Source, count_examples
 from tpuctl.profiling.frameworks.stacks import StackSampler
 from tpuctl.profiling.node_stats import NodeStats
 
-# A training of days must not fill the memory: the older half is dropped at this number.
+# So that a training of days does not fill the memory: the older half is dropped at this number.
 MOST_STEPS = 50_000
-# Steps before the window: compilation, and buffers that fill up.
+# Steps before the window: compilation and filling buffers.
 WARM_STEPS = 3
 
 
 @dataclass
 class Series:
-    """The latest steps that one data set or loader fed."""
+    """The latest steps fed by one data set or loader."""
 
     source: Source
     created_s: float
@@ -46,7 +46,7 @@ class Series:
         self.last_arrival_s = ended_s
 
     def arrived_unseen(self, batches: int, waited_s: float, now_s: float, examples: int) -> None:
-        """Record batches that a graph took, of which only the sums are known."""
+        """Record batches that a graph took, for which only sums are known."""
         if self.last_arrival_s is None:
             self.last_arrival_s, self.first_batch_s = now_s, waited_s
             self.count = batches - 1
@@ -85,16 +85,16 @@ class Watch:
         self.lock = threading.RLock()
         self.begun: list[Callable[[Series], None]] = []
         self.first: list[Callable[[], None]] = []
-        # Samples the main thread while it takes an element.
+        # Samples the main thread while that takes an element.
         self.sampler: StackSampler | None = None
-        # Whether there are graphs with loops inside, whose start cannot be observed.
+        # Whether there are graphs with loops, whose start cannot be observed.
         self.in_graphs = False
         self._inside = threading.local()
 
     def of(self, thing: object, make: Callable[[], Source]) -> Series:
         """The series of a data set or loader, created when it is first seen.
 
-        Neither the thing nor what `make` returns may be kept by it: it may hold a whole epoch.
+        The series must keep neither the thing nor the result of `make` alive; both may be large.
         """
         with self.lock:
             self._retire_deleted()
@@ -109,7 +109,7 @@ class Watch:
             return self.series[id(thing)]
 
     def _watch_deletion(self, thing: object) -> object:
-        """Notice when the thing is deleted, since another one may then get its id."""
+        """Notice when the thing is deleted, because another one may then get its id."""
         key = id(thing)
         try:
             return weakref.ref(thing, lambda _: self._deleted.append(key))
@@ -124,7 +124,7 @@ class Watch:
                 self.ended.append(series)
 
     def reset(self) -> None:
-        """Start over, but keep what is known about the data sets themselves."""
+        """Start over, but keep the descriptions of the data sets."""
         with self.lock:
             self.series.clear()
             self.ended.clear()
@@ -132,7 +132,7 @@ class Watch:
             self.first.clear()
 
     def leave(self) -> None:
-        """Record nothing in a forked process, whose parent may have held the lock."""
+        """Stop recording in a forked process, because its parent may have held the lock."""
         self.is_on, self.sampler = False, None
         self.lock, self._inside = threading.RLock(), threading.local()
 
@@ -147,11 +147,11 @@ class Watch:
                 series.iterator = None
 
     def take(self, series: Series, take: Callable[[], Any]) -> Any:
-        """Take the next element, and record how long that took.
+        """Take the next element, and record how long it took.
 
-        Calls of iterators inside another one's `next` are part of that call.
+        Calls to iterators inside another one's `next` count as part of that call.
         """
-        # Thread-local: loaders that run in threads of their own take elements at the same time.
+        # Thread-local, because loaders in their own threads take elements at the same time.
         if getattr(self._inside, "taking", False) or not self.is_on:
             return take()
         self._inside.taking = True
@@ -177,7 +177,7 @@ class Watch:
     def main(self) -> Series | None:
         """The series with the longest time in steps: training, not evaluation.
 
-        One that feeds another one, as Keras does with loaders, runs in another thread.
+        A series that feeds another one, like a loader in Keras, runs in another thread.
         """
         with self.lock:
             known = [each for each in (*self.series.values(), *self.ended) if each.count]

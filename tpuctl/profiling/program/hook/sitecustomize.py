@@ -56,7 +56,7 @@ def _load_package() -> None:
 
 
 def _hook(module: "ModuleType") -> None:
-    """Load tpuctl without what lies beside the program, and let it patch the framework."""
+    """Load tpuctl without modules from the program's folder, and let it patch the framework."""
     standard = os.path.dirname(os.__file__)
     before, path = set(sys.modules), list(sys.path)
     sys.path[:] = [each for each in path if each.startswith(standard) and "-packages" not in each]
@@ -71,7 +71,7 @@ def _hook(module: "ModuleType") -> None:
 
 
 def _forget_replaced(names: "set[str]") -> None:
-    """Let the program import its own module where it has one of the same name."""
+    """Let the program import its own module if it has one with the same name."""
     from importlib.machinery import PathFinder
 
     for name in names:

@@ -1,4 +1,4 @@
-"""Both control planes of Colab: `/tun/m`, which its tools use, and the public API."""
+"""Both control planes of Colab: `/tun/m`, which its own tools use, and the public API."""
 
 import json
 import re
@@ -28,8 +28,8 @@ class Answer:
 Work = Callable[..., Answer]
 
 
-class Planes:
-    """Answers requests of both planes from one account; `proxy_url` is that of every runtime."""
+class ControlPlanes:
+    """Answers requests to both control planes for one account; all runtimes share `proxy_url`."""
 
     def __init__(self, account: Account, proxy_url: Callable[[Runtime], str]) -> None:
         self.account, self._proxy_url = account, proxy_url
@@ -38,7 +38,7 @@ class Planes:
     def answer(
         self, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        """Answer one request; raises Cut where the connection is to be closed instead."""
+        """Answer one request; raises Cut to close the connection instead."""
         found = self._route(verb, path)
         if found is None:
             return Answer(404, _error(404, f"no {verb} {path}"))
@@ -82,7 +82,7 @@ class Planes:
         rest = path.split("/", 2)[2]
         head, _, tail = rest.partition("/")
         if not self.account.plan.has_public_api:
-            return "public", self._not_let_in
+            return "public", self._api_disabled
         if head == "operations":
             return "operation", lambda *_: self._operation(tail.partition(":")[0])
         if head == "runtimes" and tail:
@@ -177,7 +177,7 @@ class Planes:
 
     # The public API
 
-    def _not_let_in(self, *_: object) -> Answer:
+    def _api_disabled(self, *_: object) -> Answer:
         raise Refusal(403, "SERVICE_DISABLED", message="the Colab API is not enabled")
 
     def _spec(self, accelerator: str) -> dict[str, Any]:
