@@ -382,6 +382,7 @@ HOOKED = (
     "executes another",
     "looks around",
     "leaves output unwritten",
+    "is interrupted",
     "blocks signals",
     "resets every handler",
     "runs asyncio",
