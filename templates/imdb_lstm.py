@@ -27,7 +27,6 @@ if os.environ.setdefault("KERAS_BACKEND", "tensorflow") not in FRAMEWORKS:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
-from keras import layers  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--data", default="fake", help="CSV or imdb.npz, here or gs://, or 'fake'")
@@ -61,20 +60,21 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
     if args.data.endswith(".npz"):
         # Lists of words by their rank, so pickled; the file that keras.datasets.imdb fetches.
         with open_file(args.data, "rb") as file, np.load(file, allow_pickle=True) as saved:
-            x, y, x_test, y_test = (saved[n] for n in ("x_train", "y_train", "x_test", "y_test"))
-        x, x_test = ([[w + 1 if w + 1 < args.vocabulary else 1 for w in text] for text in texts]
-                     for texts in (x, x_test))  # fmt: skip
-        x, x_test = (keras.utils.pad_sequences(texts, args.length) for texts in (x, x_test))
-        return [x, y.astype(np.int32), x_test, y_test.astype(np.int32)]
-    with open_file(args.data) as file:
-        rows = list(csv.DictReader(file))
-    y = np.array([row["sentiment"] == "positive" for row in rows], np.int32)
-    words = [re.findall(r"[a-z0-9']+", r["review"].lower().replace("<br />", " ")) for r in rows]
-    test = len(rows) * 4 // 5
-    counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
+            y, test = np.append(saved["y_train"], saved["y_test"]), len(saved["y_train"])
+            ranks = [*saved["x_train"], *saved["x_test"]]
+        texts = [[w + 1 if w + 1 < args.vocabulary else 1 for w in text] for text in ranks]
+    else:
+        with open_file(args.data) as file:
+            rows = list(csv.DictReader(file))
+        y, test = np.array([row["sentiment"] == "positive" for row in rows]), len(rows) * 4 // 5
+        words = [
+            re.findall(r"[a-z0-9']+", r["review"].lower().replace("<br />", " ")) for r in rows
+        ]
+        counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
+        number = {word: number for number, (word, _) in enumerate(counts, 2)}
+        texts = [[number.get(w, 1) for w in text] for text in words]
     # 0 pads, in front, where an LSTM forgets it; 1 is every word that is not frequent enough.
-    number = {word: number for number, (word, _) in enumerate(counts, 2)}
-    x = keras.utils.pad_sequences([[number.get(w, 1) for w in text] for text in words], args.length)
+    x, y = keras.utils.pad_sequences(texts, args.length), y.astype(np.int32)
     return [x[:test], y[:test], x[test:], y[test:]]
 
 
@@ -90,14 +90,10 @@ def make_fake_data(args: argparse.Namespace) -> list[np.ndarray]:
 
 def make_model(args: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> keras.Model:
     """Build embedding 32, LSTM 100, one sigmoid; without a mask it compiles once."""
-    model = keras.Sequential(
-        [
-            keras.Input(x.shape[1:], dtype="int32"),
-            layers.Embedding(args.vocabulary, 32),
-            layers.LSTM(100),
-            layers.Dense(1, activation="sigmoid", dtype="float32"),
-        ]
-    )
+    model = keras.Sequential([keras.Input(x.shape[1:], dtype="int32")])
+    model.add(keras.layers.Embedding(args.vocabulary, 32))
+    model.add(keras.layers.LSTM(100))
+    model.add(keras.layers.Dense(1, activation="sigmoid", dtype="float32"))
     adam = keras.optimizers.Adam(args.learning_rate)
     model.compile(adam, loss="binary_crossentropy", metrics=["accuracy"])
     return model
@@ -240,9 +236,8 @@ def main() -> None:
     # The proof that every device worked: each counted up a step number of its own.
     number = model.optimizer.iterations.value
     copies = getattr(number, "addressable_shards", None) or getattr(number, "values", [number])
-    counts = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c))) for c in copies]
-    counts = {device: number - first_step for device, number in counts}
-    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in counts.items()]
+    ran = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c)) - first_step) for c in copies]
+    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in ran]
     ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
     result = {**vars(args), "template": "imdb-lstm", "first_step_ms": steps.seconds[0] * 1e3}
     result |= {"devices": devices, "replicas": len(devices), "executed": executed, "epochs": epochs}

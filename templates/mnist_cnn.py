@@ -25,7 +25,6 @@ if os.environ.setdefault("KERAS_BACKEND", "tensorflow") not in FRAMEWORKS:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
-from keras import layers  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--data", default="fake", help="an .npz file, here or gs://, or 'fake'")
@@ -73,24 +72,20 @@ def make_fake_data(args: argparse.Namespace) -> list[np.ndarray]:
 
 def make_model(args: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> keras.Model:
     """Build the CNN of the notebook "GPU against TPU": 0.5 M parameters for images of 28x28."""
-    model = keras.Sequential(
-        [
-            keras.Input(x.shape[1:], dtype="uint8"),
-            # Bytes travel to the device, a quarter of what floats would be; it scales them.
-            layers.Rescaling(1 / 255),
-            layers.Conv2D(64, 2, padding="same", activation="relu"),
-            layers.MaxPooling2D(2),
-            layers.Dropout(0.3),
-            layers.Conv2D(32, 2, padding="same", activation="relu"),
-            layers.MaxPooling2D(2),
-            layers.Dropout(0.3),
-            layers.Flatten(),
-            layers.Dense(256, activation="relu"),
-            layers.Dropout(0.5),
-            # Logits stay float32 under mixed precision: a softmax in bfloat16 loses small classes.
-            layers.Dense(int(y.max()) + 1, dtype="float32"),
-        ]
-    )
+    model = keras.Sequential([keras.Input(x.shape[1:], dtype="uint8")])
+    # Bytes travel to the device, a quarter of what floats would be; it scales them.
+    model.add(keras.layers.Rescaling(1 / 255))
+    model.add(keras.layers.Conv2D(64, 2, padding="same", activation="relu"))
+    model.add(keras.layers.MaxPooling2D(2))
+    model.add(keras.layers.Dropout(0.3))
+    model.add(keras.layers.Conv2D(32, 2, padding="same", activation="relu"))
+    model.add(keras.layers.MaxPooling2D(2))
+    model.add(keras.layers.Dropout(0.3))
+    model.add(keras.layers.Flatten())
+    model.add(keras.layers.Dense(256, activation="relu"))
+    model.add(keras.layers.Dropout(0.5))
+    # Logits stay float32 under mixed precision: a softmax in bfloat16 loses small classes.
+    model.add(keras.layers.Dense(int(y.max()) + 1, dtype="float32"))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(args.learning_rate), loss, metrics=["accuracy"])
     return model
@@ -233,9 +228,8 @@ def main() -> None:
     # The proof that every device worked: each counted up a step number of its own.
     number = model.optimizer.iterations.value
     copies = getattr(number, "addressable_shards", None) or getattr(number, "values", [number])
-    counts = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c))) for c in copies]
-    counts = {device: number - first_step for device, number in counts}
-    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in counts.items()]
+    ran = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c)) - first_step) for c in copies]
+    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in ran]
     ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
     result = {**vars(args), "template": "mnist-cnn", "first_step_ms": steps.seconds[0] * 1e3}
     result |= {"devices": devices, "replicas": len(devices), "executed": executed, "epochs": epochs}

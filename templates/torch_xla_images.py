@@ -270,6 +270,24 @@ def save(path: Path, state: dict) -> None:
     os.replace(f"{path}.part", path)
 
 
+def suggest_rate(args: argparse.Namespace, rates: list[float], losses: list[float]) -> None:
+    """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
+    smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
+    best = rates[int(np.argmin(np.diff(smooth[: int(np.nanargmin(smooth)) + 2])))]
+    found = {"rates": rates, "losses": losses, "suggested": best}
+    Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
+    print(f"learning rate: {best:.3g} falls fastest, at a batch of {args.batch_size}")
+    with contextlib.suppress(ModuleNotFoundError):
+        import matplotlib.pyplot as plt
+
+        plt.semilogx(rates, smooth)
+        plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
+        # Where the loss explodes, the rest would be a flat line at the bottom.
+        plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
+        plt.legend()
+        plt.savefig(Path(args.out, "lr.png"))
+
+
 # ---- One process, top to bottom ------------------------------------------------------------------
 def work(index: int, args: argparse.Namespace) -> None:
     """What every process does: train, look for a learning rate, or predict."""
@@ -322,40 +340,47 @@ def work(index: int, args: argparse.Namespace) -> None:
         say(f"{len(found)} predictions in {out / 'predictions.csv'}")
         return
     optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
-    # Other devices continue a run; where one of these differs, it is another run. The one cycle
-    # depends on its length: with --anneal, another number of steps is another run too.
-    same = {name: getattr(args, name) for name in ("batch_size", "learning_rate", "anneal", "seed")}
-    settings = {**same, "data": zlib.crc32(json.dumps(manifest["shards"]).encode())}
-    settings["steps"] = "any" if args.anneal == "none" else total_steps
+    # Other devices or more steps continue a run; where one of these differs, it is another run.
+    about = zlib.crc32(json.dumps(manifest["shards"]).encode())
+    settings = f"batch {batch_size}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    settings += f", anneal {args.anneal}"
     if args.restore:
-        settings["restore"] = args.restore
+        settings += f", from {args.restore}"
         try:
             model.load_state_dict(torch.load(args.restore, weights_only=True))
         except Exception as error:  # missing, damaged, of another model
             raise SystemExit(f"--restore {args.restore}: {error}") from None
-    checkpoint, first_step = out / "checkpoint.pt", 0
+    checkpoint, first_step, cycle = out / "checkpoint.pt", 0, [0, total_steps]
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         saved = torch.load(checkpoint, weights_only=True)
-        if saved["settings"] != settings:
-            was, now = (
-                ", ".join(f"{name} {value}" for name, value in sorted(one.items() - other.items()))
-                for one, other in itertools.permutations((saved["settings"], settings))
-            )
-            raise SystemExit(
-                f"--out has a run with {was or 'nothing'}, not {now or 'nothing'}: --overwrite?"
-            )
         first_step = saved["step"]
+        # After one whole cycle, more steps are another one; in its middle it cannot be stretched.
+        begun = saved.get("cycle", cycle)
+        cycle = (
+            begun if first_step < begun[1] and args.anneal != "none" else [begun[1], total_steps]
+        )
+        within = ", steps {}".format
+        was, now = saved["settings"] + within(cycle[1]), settings + within(total_steps)
+        was, now = (set(text.split(", ")) for text in (was, now))
+        if was != now:
+            was, now = (", ".join(sorted(one)) or "nothing" for one in (was - now, now - was))
+            raise SystemExit(f"--out has a run with {was}, not {now}: --overwrite?")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         say(f"resuming after step {first_step}", flush=True)
     if first_step >= total_steps:
-        say(f"{first_step} steps are done already: ask for more, or --overwrite")
-        return
+        return say(f"{first_step} steps are done already: ask for more, or --overwrite")
     torch_xla.sync()
 
     def save_checkpoint(step: int) -> None:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        save(checkpoint, {**state, "step": step, "settings": settings})
+        save(checkpoint, {**state, "step": step, "settings": settings, "cycle": cycle})
+
+    def rate_at(step: int) -> float:
+        if args.find_lr:
+            return 1e-6 * 1e7 ** (step / total_steps)  # from useless to explosive
+        start, end = cycle
+        return one_cycle(args.anneal, step - start, end - start, args.learning_rate)
 
     stopped = []
     if world == 1:
@@ -378,10 +403,7 @@ def work(index: int, args: argparse.Namespace) -> None:
             ) from None
         wait_s.append(time.perf_counter() - begun)
         batch = [share(array) for array in local]
-        if args.find_lr:
-            rates.append(1e-6 * 1e7 ** (step / total_steps))  # from useless to explosive
-        else:
-            rates.append(one_cycle(args.anneal, step, total_steps, args.learning_rate))
+        rates.append(rate_at(step))
         loss = train_step(model, optimizer, batch, rates[-1], world, dtype)
         ones = torch.ones_like(batch[1]).reshape(len(counter), -1)
         counter += torch.stack([ones[:, 0], ones.sum(1)], dim=1)
@@ -410,25 +432,7 @@ def work(index: int, args: argparse.Namespace) -> None:
             say(f"stopped after step {step + 1}; {how} resumes there", flush=True)
             raise SystemExit(128 + stopped[0])
     if args.find_lr:
-        # Where the smoothed loss falls fastest, before it explodes.
-        smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
-        falling = smooth[: int(np.nanargmin(smooth)) + 1]
-        best = rates[int(np.argmin(np.diff(falling, append=falling[-1])))]
-        found = {"rates": rates, "losses": losses, "suggested": best}
-        if rank == 0:
-            (out / "lr.json").write_text(json.dumps(found, indent=2))
-            with contextlib.suppress(ModuleNotFoundError):
-                import matplotlib.pyplot as plt
-
-                plt.semilogx(rates, smooth)
-                plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
-                # Where the loss explodes, the rest would be a flat line at the bottom.
-                limits = (0, 1.5 * smooth[0])
-                plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=limits)
-                plt.legend()
-                plt.savefig(out / "lr.png")
-        say(f"learning rate: {best:.3g} falls fastest, at a batch of {batch_size}")
-        return
+        return suggest_rate(args, rates, losses) if rank == 0 else None
 
     if mesh:
         shards = xs.wrap_if_sharded(counter).local_shards

@@ -101,6 +101,15 @@ def test_the_card_of_doctor_tells_the_host() -> None:
         assert word in page
 
 
+def test_the_table_of_types_answers_in_a_line() -> None:
+    table = tpuctl.types()
+    assert repr(table).startswith(f"<tpuctl types: {len(table.families)} TPU generations; to rent:")
+    assert "v6e" in repr(table)
+    assert "GPUs" in repr(tpuctl.types("gpus"))
+    first = Words(table._repr_html_()).words[1]
+    assert first == table.in_words
+
+
 def test_a_block_shows_its_profile(profile: Profile) -> None:
     block = tpuctl.profile()
     assert block._repr_html_() is None

@@ -100,7 +100,7 @@ def test_every_epoch_of_grain_is_seen_and_those_after_the_block_go_on(tmp_path: 
         import tpuctl
 
         def fetch(number):
-            time.sleep(0.002)
+            time.sleep(0.02)
             return number
 
         options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)

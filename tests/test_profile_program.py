@@ -292,6 +292,16 @@ def test_a_graph_counts_the_examples_of_batches_whose_size_nobody_declares() -> 
     assert set(series.examples) == {8}
 
 
+def test_the_last_batches_of_a_graph_count_though_its_iterator_is_gone() -> None:
+    watch = Watch()
+    series = watch.of(source, lambda: Source("tf.data", ChainNode("Batch", "")))
+    ended = Watch()
+    watch.opened(series, ended)
+    del ended
+    collect(watch, [Taken(87, 0.1)])
+    assert series.count + 1 == 87
+
+
 def test_a_data_set_that_is_gone_leaves_its_steps_and_not_its_identity() -> None:
     watch = Watch()
     for epoch in range(3):

@@ -34,7 +34,7 @@ class Index:
         for failure, title, said in zip(self._known, titles, patterns, strict=True):
             counts.update(title.union(_words(failure.cause), _words(failure.fix), *said))
         size = len(self._known) + 1
-        # Squared, because both vectors of the product contain the weight; 1 for the rarest word, however many there are.
+        # Squared, because both vectors of the product contain the weight; 1 for the rarest word.
         rarest = math.log(size / 2)
         self._weights = {w: (math.log(size / (1 + n)) / rarest) ** 2 for w, n in counts.items()}
         self._titles = [(title, math.sqrt(self._weigh(title))) for title in titles]

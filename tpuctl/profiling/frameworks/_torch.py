@@ -1,18 +1,26 @@
 """PyTorch's DataLoader as a pipeline: the stack of each of its workers is sampled."""
 
 import contextlib
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib.machinery import PathFinder
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+import tpuctl
 from tpuctl.profiling.frameworks.iterables import location_of, sampled_costs
 from tpuctl.profiling.frameworks.source import Source
-from tpuctl.profiling.frameworks.stacks import StackSampler
+from tpuctl.profiling.frameworks.stacks import StackSampler, leave_note
 from tpuctl.profiling.models import ChainNode, Input
 from tpuctl.profiling.whatif import Change
+
+NOT_IN_WORKERS = (
+    "Not measured: the cost of Python functions, since the workers are spawned and their Python "
+    "has no tpuctl."
+)
 
 
 def open_loader(
@@ -29,8 +37,10 @@ def open_loader(
     """
     workers, data = loader.num_workers, loader.dataset
     name = type(data).__name__
-    if workers:
+    if workers and _knows_tpuctl(loader.multiprocessing_context):
         loader.worker_init_fn = partial(_start_in_worker, folder, loader.worker_init_fn)
+    elif workers:
+        leave_note(folder, NOT_IN_WORKERS)
     sized = not isinstance(data, IterableDataset) and hasattr(data, "__len__")
     own = None if workers else own or StackSampler(folder)
     return Source(
@@ -52,6 +62,17 @@ def open_loader(
         costs=partial(sampled_costs, folder, lanes=max(1, workers), own=own),
         starts=[own.start] if own else [],
     )
+
+
+def _knows_tpuctl(context: Any) -> bool:
+    """Whether workers can import tpuctl: a spawned one cannot where only the hook brought it."""
+    # Asked otherwise, the program could not set its own method any more.
+    method = (context or multiprocessing).get_start_method(allow_none=True)
+    method, found = (
+        method or multiprocessing.get_all_start_methods()[0],
+        PathFinder.find_spec("tpuctl"),
+    )
+    return method == "fork" or bool(found and found.origin == tpuctl.__file__)
 
 
 def _makes_batches(loader: "DataLoader[Any]") -> bool:

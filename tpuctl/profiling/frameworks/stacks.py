@@ -146,8 +146,7 @@ class StackSampler:
         self._timers = []
         self.samples.clear()
         self.write()
-        with contextlib.suppress(OSError):
-            Path(self.folder, f"{os.getpid()}.unsampled").touch()
+        leave_note(self.folder, NOT_SAMPLED)
 
     def _in_time(self, _number: int, frame: FrameType | None) -> None:
         """Credit the time since the last time signal, also to helper threads."""
@@ -345,9 +344,15 @@ def read_stacks(folder: str) -> dict[Key, Samples]:
     return total
 
 
+def leave_note(folder: str, note: str) -> None:
+    """Say why this process, or those that it starts, cannot be sampled."""
+    with contextlib.suppress(OSError):
+        Path(folder, f"{os.getpid()}.unsampled").write_text(note)
+
+
 def sampling_notes(folder: str) -> tuple[str, ...]:
-    """Say so if a process could not be sampled."""
-    return (NOT_SAMPLED,) if any(Path(folder).glob("*.unsampled")) else ()
+    """Why processes could not be sampled."""
+    return tuple(sorted({place.read_text() for place in Path(folder).glob("*.unsampled")}))
 
 
 def _place(code: CodeType) -> Key | None:

@@ -28,6 +28,8 @@ from tpuctl.units import format_count
 
 # Also the most that a killed program loses.
 WRITE_EVERY_S = 1.0
+# A shorter window holds too few ticks of the CPU clocks, and too few samples.
+LEAST_S = 0.3
 # A step this many times longer than the median is an evaluation or a checkpoint.
 GAP_RATIO = 10.0
 
@@ -137,11 +139,13 @@ class Recording:
             self.write()
 
     def measurement(self) -> Measurement | None:
-        """The measurement of the main iterator's steps; None before the first one."""
+        """The measurement of the main iterator's steps; None while they are too few."""
         series = self.watch.main()
         start = self._starts.get(id(series))
         end = self._ends.get(id(series))
         if series is None or start is None or end is None or len(series.steps) <= WARM_STEPS:
+            return None
+        if sum(series.steps) < LEAST_S:
             return None
         waits, steps, examples, gaps = _steady(series)
         signals_found = signals.between(

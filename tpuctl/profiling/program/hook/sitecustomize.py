@@ -83,6 +83,12 @@ def _forget_replaced(names: "set[str]") -> None:
 def _note_error(folder: str) -> None:
     """Keep the traceback that ended the program, so that it can be explained."""
     error = getattr(sys, "last_value", None)
+    if isinstance(error, KeyboardInterrupt):
+        # Python ends by SIGINT if the last code from a string did; imports at exit have run some.
+        try:
+            exec("raise error", {"error": error})  # noqa: S102  # nosec B102
+        except KeyboardInterrupt:
+            return
     if error is not None:
         from traceback import format_exception
 
