@@ -150,6 +150,8 @@ def watch(
         describe(accelerator_type)
     check_words(setup, reservation)
     user, plain = split_user(name)
+    way = parse_hosts(jump)[0] if jump else None
+    login = Login("" if plain == name else user, None, key, way, internal_ip, iap)
     models = {"spot": spot, "queued": queued, "flex": flex, "reservation": reservation}
     chosen: dict[str, Any] = {**models, "runtime_version": runtime_version, "setup": setup}
     owner = provider_to_watch(
@@ -163,8 +165,6 @@ def watch(
     wanted = WatchOptions(
         look_in, zones, accelerator_type, ttl_s=ttl_s, max_usd=max_usd, provider=plane, **chosen
     )
-    way = parse_hosts(jump)[0] if jump else None
-    login = Login("" if plain == name else user, None, key, way, internal_ip, iap)
     if dry_run:
         return plan_watch(wanted, spec, store=store, fresh=fresh)
     with store.alone():
