@@ -227,7 +227,7 @@ def _watch_on(
         kept = Checkpoints(here, in_bucket)
         relay_job = RelayJob(spec, sent, kept, wanted, max_units=max_units, project=project)
         if any(place.startswith("kaggle:") for place in places):
-            from tpuctl.providers.kaggle.pack import refuse_secrets
+            from tpuctl.providers.pack import refuse_secrets
 
             variables = (f"{name}={value}" for name, value in spec.env.items())
             refuse_secrets([*spec.command, *variables])

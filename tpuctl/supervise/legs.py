@@ -308,7 +308,9 @@ class Relay:
         """Run the job in a session on Kaggle; a run that is known is followed to its end."""
         from tpuctl.providers.kaggle.client import KaggleClient
         from tpuctl.providers.kaggle.follow import finish, follow
-        from tpuctl.providers.kaggle.runs import PREFIX, HostedJob, RunStore, plan_run, submit
+        from tpuctl.providers.kaggle.runs import PREFIX, plan_run, submit
+        from tpuctl.providers.pack import HostedJob
+        from tpuctl.providers.runs import RunStore
 
         client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
         self._clock, name = client.clock, f"{PREFIX}{leg.name}"

@@ -31,8 +31,8 @@ from tpuctl.providers.gke.manifest import (
     GkeOptions,
     JobSetSpec,
 )
-from tpuctl.providers.kaggle.pack import Packed, pack
-from tpuctl.providers.kaggle.runs import HostedJob, Run, RunStore
+from tpuctl.providers.pack import HostedJob, Packed, pack
+from tpuctl.providers.runs import Run, RunStore
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage import open_storage
 from tpuctl.units import format_count, format_duration

@@ -26,8 +26,9 @@ from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
-from tpuctl.providers.kaggle.pack import limits
-from tpuctl.providers.kaggle.runs import Note, Run, RunStore, drop_data
+from tpuctl.providers.kaggle.kernel import limits
+from tpuctl.providers.kaggle.runs import Note, drop_data
+from tpuctl.providers.runs import Run, RunStore
 from tpuctl.remote.output import Sink
 from tpuctl.storage.local import ensure_folder, open_own, publish, translated_write_errors
 
