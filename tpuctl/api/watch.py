@@ -167,7 +167,7 @@ def watch(
     )
     if dry_run:
         return plan_watch(wanted, spec, store=store, fresh=fresh)
-    with store.alone():
+    with store.lock():
         plan = plan_watch(wanted, spec, store=store, fresh=fresh)
         confirm(plan)
         return watch_planned(
@@ -211,7 +211,7 @@ def _watch_on(
     in_bucket = str(checkpoints) if str(checkpoints).startswith("gs:") else None
     sent = _files_of(command, code, Path(checkpoints))
     store = LedgerFile([list(places), str(checkpoints), command, sent, sorted(spec.env.items())])
-    with store.alone():
+    with store.lock():
         ledger = store.load(fresh=fresh)
         here = Path(checkpoints).expanduser().resolve()
         if in_bucket:

@@ -82,7 +82,7 @@ class RunStore:
         self._path(run.name).unlink(missing_ok=True)
 
     @contextmanager
-    def alone(self, word: str, wait_s: float = 0.0) -> Iterator[None]:
+    def lock(self, word: str, wait_s: float = 0.0) -> Iterator[None]:
         """Hold the lock of a run or a command; raises TryAgainError while another process does."""
         ensure_folder(self.folder, private=True)
         path = self.folder / f"{word}.lock"
@@ -95,7 +95,7 @@ class RunStore:
     def is_followed(self, run: Run) -> bool:
         """Whether a process of this machine follows it."""
         try:
-            with self.alone(run.name):
+            with self.lock(run.name):
                 return False
         except TryAgainError:
             return True

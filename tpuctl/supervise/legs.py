@@ -300,7 +300,7 @@ class Relay:
         actions = act_on(Login(), sink=self._sink, note=self._note, **self._talk)
         self._clock = actions.clock
         actions.prepare(job, leg, self._count)
-        with store.alone():
+        with store.lock():
             ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
         return _concluded(self._ledger.open or leg, ended, actions)
 

@@ -242,7 +242,7 @@ def _check_queue(cluster: Cluster, queue: str) -> None:
 def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> Run:
     """Upload the code and create the JobSet, or return the one of the same command."""
     store, key = run_store(), plan.manifest["metadata"]["annotations"][KEY]
-    with store.alone(key, wait_s=5.0):
+    with store.lock(key, wait_s=5.0):
         run = _open_run(cluster, key)
         if run and key_of(find(cluster, run.name)) == key:
             note(f"The same command has started {run.name} before; following that job.")

@@ -109,7 +109,7 @@ def submit(
     """
     packed = plan.packed
     assert packed
-    with store.alone(plan.key, wait_s=5.0):
+    with store.lock(plan.key, wait_s=5.0):
         run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
             name = name or f"{PREFIX}{slug(plan.job)[:24]}-{secrets.token_hex(4)}"
