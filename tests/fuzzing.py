@@ -845,7 +845,7 @@ def read_time_header(data: bytes, folder: Path) -> object:
 def read_records(data: bytes, folder: Path) -> object:
     """What stands in the state folder of what was asked of Colab and Kaggle."""
     from tpuctl.providers.colab.records import Records
-    from tpuctl.providers.kaggle.runs import RunStore
+    from tpuctl.providers.runs import RunStore
 
     written(data, folder, "r.json")
     records = Records()
@@ -856,7 +856,7 @@ def read_records(data: bytes, folder: Path) -> object:
 def records() -> list[bytes]:
     from tpuctl.codec import to_plain
     from tpuctl.providers.colab.records import Record
-    from tpuctl.providers.kaggle.runs import Run
+    from tpuctl.providers.runs import Run
 
     run = Run("r", "k", "t.py", "https://x", "me", "/out", NOW, 60.0)
     both = {"schema": "tpuctl-kaggle/1", **to_plain(run)}, to_plain(Record("r", "k", "v5e-1", NOW))

@@ -26,7 +26,7 @@ from tpuctl.emulator.faults import StorageFault
 from tpuctl.emulator.kaggle.api import KaggleApi
 from tpuctl.emulator.kaggle.sessions import Session
 from tpuctl.providers.kaggle.client import KaggleClient
-from tpuctl.providers.kaggle.runs import Run, RunStore
+from tpuctl.providers.runs import Run, RunStore
 
 pytestmark = pytest.mark.slow
 

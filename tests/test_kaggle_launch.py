@@ -19,8 +19,8 @@ from tpuctl.errors import DamagedError, InvalidInputError, NotLoggedInError, Usa
 from tpuctl.providers.kaggle.client import KaggleClient
 from tpuctl.providers.kaggle.follow import HostedRun, _place
 from tpuctl.providers.kaggle.login import Endpoint, find_endpoint, find_login
-from tpuctl.providers.kaggle.pack import refuse_secrets
-from tpuctl.providers.kaggle.runs import RunStore
+from tpuctl.providers.pack import refuse_secrets
+from tpuctl.providers.runs import RunStore
 from tpuctl.reporters.training import render_launch
 
 LAUNCH = ("launch", "train.py", "--on", "kaggle")

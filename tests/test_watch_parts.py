@@ -51,7 +51,7 @@ NODE = Node(
 def talk(*said: tuple[int, float], workers: int = 3) -> SilenceDetector:
     talking = SilenceDetector(tuple(range(workers)), 0.0)
     for worker, at_s in said:
-        talking.heard(worker, at_s)
+        talking.received(worker, at_s)
     return talking
 
 
@@ -81,7 +81,7 @@ def test_of_a_worker_that_is_away_nothing_is_known() -> None:
     talking.lost(0)
     assert talking.silent(800, after_s=300) == Silence((1,), 400)
     talking.back(0, 800)
-    talking.heard(1, 800)
+    talking.received(1, 800)
     assert talking.silent(1000, after_s=300) is None
 
 
@@ -297,7 +297,7 @@ def test_the_file_of_an_earlier_version_is_read_and_written_as_it_was(tmp_path: 
     store.path.write_text(FIRST_FORMAT)
     saved = store.load()
     assert saved == SavedWatch(SCHEMA, "317d", "python t.py", False, state)
-    document = json.loads(FIRST_FORMAT)
+    document = json.loads(FIRST_FORMAT.replace("+00:00", "Z"))
     document["memory"]["end"] = None
     document["memory"]["recipe"] |= {"bucket": None, "max_units": None, "provider": "cloud-tpu"}
     document["memory"]["recipe"] |= {"flex": False, "reservation": None, "setup": None}
@@ -344,13 +344,13 @@ def test_what_a_newer_tpuctl_has_added_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_two_watches_of_one_name_are_one_too_many(tmp_path: Path) -> None:
     first, second = StateFile(API, "t1", tmp_path), StateFile(API, "t1", tmp_path)
-    with first.alone():
+    with first.lock():
         said = f"already being watched \\(process {os.getpid()}\\)"
-        with pytest.raises(TryAgainError, match=said), second.alone():
+        with pytest.raises(TryAgainError, match=said), second.lock():
             pass
-        with StateFile(API, "t2", tmp_path).alone():
+        with StateFile(API, "t2", tmp_path).lock():
             pass
-    with second.alone():
+    with second.lock():
         pass
 
 

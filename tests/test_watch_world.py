@@ -31,6 +31,7 @@ from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.codec import to_plain
 from tpuctl.errors import AlreadyExistsError, NotFoundError
+from tpuctl.providers.port import Login
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.reporters.changes import render_watched
 from tpuctl.settings import state_dir
@@ -267,6 +268,7 @@ def test_everything_it_was_asked_for_with_it_is_asked_for_again(
     monkeypatch.setenv("CLOUDSDK_CORE_ACCOUNT", "ana@example.com")
     keys = {"ana_example_com": [key_for_tpus(state_dir()).public]}
     with watching(tmp_path, preempt(), os_login=keys) as world:
+        world.login = Login()
         plan = plan_create(options)
         create(world.api(), plan, journal=world.journal, wait=not queued)
         world.script(STAY)

@@ -18,7 +18,8 @@ from tpuctl.cloud.journal import Journal
 from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.errors import WriteError
-from tpuctl.supervise.actions import Actions, Login
+from tpuctl.providers.port import Login
+from tpuctl.supervise.actions import Actions
 from tpuctl.supervise.follow import FollowResult
 from tpuctl.supervise.loop import watch
 from tpuctl.supervise.messages import WatchResult
@@ -183,7 +184,7 @@ class WatchWorld:
         actions.world = self
         store = StruckStore(cloud.api, "t1", self.folder / "watches")
         store.world = self
-        with store.alone():
+        with store.lock():
             plan = plan_watch(cloud, "t1", options, spec, store=store)
             return watch(
                 actions,

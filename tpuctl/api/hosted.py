@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from tpuctl.api.workers import Workers
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
-    from tpuctl.providers.kaggle.runs import HostedJob, KagglePlan
+    from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.pack import HostedJob
     from tpuctl.providers.port import ProviderOffer
     from tpuctl.remote.output import Sink
 
@@ -42,7 +43,7 @@ def is_kaggle(name: str | None) -> bool:
     if where != KAGGLE:
         return False
     from tpuctl.hardware.types import describe
-    from tpuctl.providers.kaggle.pack import limits
+    from tpuctl.providers.kaggle.kernel import limits
 
     has = str(limits()["accelerator_type"])
     if kind and describe(kind).accelerator_type != has:
@@ -69,7 +70,8 @@ def launch_on_kaggle(
     """
     from tpuctl.providers.kaggle.client import KaggleClient
     from tpuctl.providers.kaggle.follow import StartedRun, finish, follow
-    from tpuctl.providers.kaggle.runs import RunStore, plan_run, submit
+    from tpuctl.providers.kaggle.runs import plan_run, submit
+    from tpuctl.providers.runs import RunStore
 
     def note(text: str) -> None:
         on_progress(message(text))
@@ -227,8 +229,7 @@ def plan_job(
 
     `more` are other words that are sent; `place` and `hint` are for the message about a secret.
     """
-    from tpuctl.providers.kaggle.pack import place_script, refuse_secrets
-    from tpuctl.providers.kaggle.runs import HostedJob
+    from tpuctl.providers.pack import HostedJob, place_script, refuse_secrets
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
 

@@ -150,6 +150,8 @@ def watch(
         describe(accelerator_type)
     check_words(setup, reservation)
     user, plain = split_user(name)
+    way = parse_hosts(jump)[0] if jump else None
+    login = Login("" if plain == name else user, None, key, way, internal_ip, iap)
     models = {"spot": spot, "queued": queued, "flex": flex, "reservation": reservation}
     chosen: dict[str, Any] = {**models, "runtime_version": runtime_version, "setup": setup}
     owner = provider_to_watch(
@@ -163,11 +165,9 @@ def watch(
     wanted = WatchOptions(
         look_in, zones, accelerator_type, ttl_s=ttl_s, max_usd=max_usd, provider=plane, **chosen
     )
-    way = parse_hosts(jump)[0] if jump else None
-    login = Login("" if plain == name else user, None, key, way, internal_ip, iap)
     if dry_run:
         return plan_watch(wanted, spec, store=store, fresh=fresh)
-    with store.alone():
+    with store.lock():
         plan = plan_watch(wanted, spec, store=store, fresh=fresh)
         confirm(plan)
         return watch_planned(
@@ -211,7 +211,7 @@ def _watch_on(
     in_bucket = str(checkpoints) if str(checkpoints).startswith("gs:") else None
     sent = _files_of(command, code, Path(checkpoints))
     store = LedgerFile([list(places), str(checkpoints), command, sent, sorted(spec.env.items())])
-    with store.alone():
+    with store.lock():
         ledger = store.load(fresh=fresh)
         here = Path(checkpoints).expanduser().resolve()
         if in_bucket:
@@ -227,7 +227,7 @@ def _watch_on(
         kept = Checkpoints(here, in_bucket)
         relay_job = RelayJob(spec, sent, kept, wanted, max_units=max_units, project=project)
         if any(place.startswith("kaggle:") for place in places):
-            from tpuctl.providers.kaggle.pack import refuse_secrets
+            from tpuctl.providers.pack import refuse_secrets
 
             variables = (f"{name}={value}" for name, value in spec.env.items())
             refuse_secrets([*spec.command, *variables])

@@ -41,7 +41,7 @@ class Logs(Results):
 class LogListener:
     """Told about each worker while a log is followed; this base class ignores it."""
 
-    def heard(self, worker: int, offset_bytes: int) -> None:
+    def received(self, worker: int, offset_bytes: int) -> None:
         """The worker's log was passed on up to this offset."""
 
     def lost(self, worker: int, error: TpuctlError) -> None:
@@ -172,7 +172,7 @@ class _WorkerLog:
                     await self.output.take(self.host.index, 1, content)
                     self.offset += len(content)
                     self.is_mid_line = not content.endswith(b"\n")
-                    self.listener.heard(self.host.index, self.offset)
+                    self.listener.received(self.host.index, self.offset)
                 elif "ended" in content:
                     return call.read(JobReport, content["ended"])
                 else:

@@ -71,7 +71,7 @@ class SilenceDetector:
     _away: set[int] = field(default_factory=set)
     _ended: set[int] = field(default_factory=set)
 
-    def heard(self, worker: int, now_s: float) -> None:
+    def received(self, worker: int, now_s: float) -> None:
         """Record that a worker printed something."""
         self._first_s.setdefault(worker, now_s)
         self._last_s[worker] = now_s
@@ -169,10 +169,10 @@ class JobFollower(LogListener):
         """Follow until the job ends, fails on a worker or hangs, or the TPU is not usable."""
         return run_async(self._run())
 
-    def heard(self, worker: int, offset_bytes: int) -> None:
+    def received(self, worker: int, offset_bytes: int) -> None:
         """Record the time and the offset."""
         self.result.offsets[worker] = offset_bytes
-        self._silence.heard(worker, self._awake.seconds())
+        self._silence.received(worker, self._awake.seconds())
 
     def lost(self, worker: int, error: TpuctlError) -> None:
         """Record a broken connection."""

@@ -300,7 +300,7 @@ class Relay:
         actions = act_on(Login(), sink=self._sink, note=self._note, **self._talk)
         self._clock = actions.clock
         actions.prepare(job, leg, self._count)
-        with store.alone():
+        with store.lock():
             ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
         return _concluded(self._ledger.open or leg, ended, actions)
 
@@ -308,7 +308,9 @@ class Relay:
         """Run the job in a session on Kaggle; a run that is known is followed to its end."""
         from tpuctl.providers.kaggle.client import KaggleClient
         from tpuctl.providers.kaggle.follow import finish, follow
-        from tpuctl.providers.kaggle.runs import PREFIX, HostedJob, RunStore, plan_run, submit
+        from tpuctl.providers.kaggle.runs import PREFIX, plan_run, submit
+        from tpuctl.providers.pack import HostedJob
+        from tpuctl.providers.runs import RunStore
 
         client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
         self._clock, name = client.clock, f"{PREFIX}{leg.name}"

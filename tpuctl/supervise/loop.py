@@ -51,7 +51,7 @@ def watch(
     `show` gets the result before it is recorded that the watch is over: after a crash the same
     command shows the result again, and does not run the job again.
 
-    Creates TPUs, which costs money. The caller holds `store.alone()`. Resumes an earlier watch,
+    Creates TPUs, which costs money. The caller holds `store.lock()`. Resumes an earlier watch,
     however it ended. On Ctrl-C the job keeps running.
     """
     return _Watch(actions, state, spec, store, note, show).run(delete_at_end=delete_at_end)

@@ -183,7 +183,7 @@ class LedgerFile:
         self._path = self.folder / f"{self.id}.json"
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Be the only process with this command; raises TryAgainError."""
         ensure_folder(self.folder, private=True)
         busy = "Another process runs this command."

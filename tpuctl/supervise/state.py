@@ -125,7 +125,7 @@ class StateFile:
         self.path = (folder or settings.state_dir() / "watches") / f"{readable}-{place}.json"
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Be the only watch of this name within the block; raises TryAgainError."""
         lock = self.path.with_suffix(".lock")
         ensure_folder(lock.parent, private=True)

@@ -91,7 +91,7 @@ class ComputeApi:
             raise error from None
         if not reading.is_tpu(instance):
             raise NotFoundError(f"{context.doing}: {name} is a VM without a TPU.")
-        return self._alone(instance)
+        return self._node_of_vm(instance)
 
     def list_nodes(self, zone: str, *, leftovers: bool = False) -> Listing[Node]:
         """List the VMs and slices of a zone, or of all; one request for each kind of resource."""
@@ -105,7 +105,9 @@ class ComputeApi:
             if reading.is_tpu(vm):
                 owner = reading.last(vm.get("zone")), reading.group_of(vm)
                 members.setdefault(owner, []).append(vm)
-        nodes = [self._alone(vm) for owner, each in members.items() if not owner[1] for vm in each]
+        nodes = [
+            self._node_of_vm(vm) for owner, each in members.items() if not owner[1] for vm in each
+        ]
         for group in groups:
             own = members.get((reading.last(group.get("zone")), str(group.get("name"))), [])
             node = self._slices.node(group, own, [], context)
@@ -245,7 +247,7 @@ class ComputeApi:
         pages = [*self._http.pages(self._at(zone, kind), context)]
         return pages, [each for page in pages for each in page.get("items") or ()]
 
-    def _alone(self, instance: Json) -> Node:
+    def _node_of_vm(self, instance: Json) -> Node:
         node = reading.node_of_instance(instance)
         if node.state not in ("STOPPED", "STOPPING"):
             return node

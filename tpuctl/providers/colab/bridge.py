@@ -110,7 +110,7 @@ def frame(data: bytes, kind: int = _BINARY) -> bytes:
     return head + mask + masked.to_bytes(size, "big")
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Carry bytes between the WebSocket and our stdin and stdout until either ends."""
     tasks = [asyncio.ensure_future(_up(writer)), asyncio.ensure_future(_down(reader, writer))]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -166,7 +166,7 @@ def main() -> None:
         runtime = await asyncio.get_running_loop().run_in_executor(None, find_runtime, options.name)
         reader, writer = await connect(runtime, options.name, key)
         with suppress(asyncio.IncompleteReadError, OSError):
-            await _carry(reader, writer)
+            await _forward(reader, writer)
 
     try:
         asyncio.run(work())

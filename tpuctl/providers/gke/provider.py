@@ -37,8 +37,8 @@ from tpuctl.providers.gke.runs import (
     why_waiting,
     workloads,
 )
-from tpuctl.providers.kaggle.runs import Run
 from tpuctl.providers.port import Abilities, ProviderOffer
+from tpuctl.providers.runs import Run
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
 from tpuctl.remote.output import Sink
 from tpuctl.units import format_count

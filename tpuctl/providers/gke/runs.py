@@ -31,8 +31,8 @@ from tpuctl.providers.gke.manifest import (
     GkeOptions,
     JobSetSpec,
 )
-from tpuctl.providers.kaggle.pack import Packed, pack
-from tpuctl.providers.kaggle.runs import HostedJob, Run, RunStore
+from tpuctl.providers.pack import HostedJob, Packed, pack
+from tpuctl.providers.runs import Run, RunStore
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage import open_storage
 from tpuctl.units import format_count, format_duration
@@ -242,7 +242,7 @@ def _check_queue(cluster: Cluster, queue: str) -> None:
 def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> Run:
     """Upload the code and create the JobSet, or return the one of the same command."""
     store, key = run_store(), plan.manifest["metadata"]["annotations"][KEY]
-    with store.alone(key, wait_s=5.0):
+    with store.lock(key, wait_s=5.0):
         run = _open_run(cluster, key)
         if run and key_of(find(cluster, run.name)) == key:
             note(f"The same command has started {run.name} before; following that job.")

@@ -41,6 +41,7 @@ _DATA = "datasets.DatasetApiService"
 _TIMEOUT_S = 60.0
 # The service waits up to a minute for a machine, and a silent training sends nothing.
 _STREAM_TIMEOUT_S = 300.0
+_MAX_UPLOADS, _UPLOAD_PAUSE_S = 3, 10.0
 _MAX_BYTES = 64 << 20
 _PAGE, _MAX_PAGES = 200, 500
 _UNREADABLE = (OSError, ValueError, AttributeError, RecursionError)
@@ -232,24 +233,28 @@ class KaggleClient:
         return repeated(self.clock, action, after_lost_reply=repeat)
 
     def _upload(self, file: Path, name: str) -> str:
-        """Upload a file, from its beginning again where the connection breaks; return its token."""
+        """Upload a file, from its start again where the connection breaks; return its token."""
         state = file.stat()
         body = {"type": "DATASET", "name": name, "contentLength": state.st_size}
         body["lastModifiedEpochSeconds"] = int(state.st_mtime)
         length = {"Content-Length": str(state.st_size)}
-
-        def send() -> str:
+        attempt = 1
+        while True:
             begun = self._call("blobs.BlobApiService", "StartBlobUpload", body)
             url = str(begun["createUrl"])
             self._check_address(url)
-            with file.open("rb") as source:
-                request = urllib.request.Request(  # noqa: S310 (checked above)
-                    url, source, length, method="PUT"
-                )
-                with self._sent(self._calls, request, _TIMEOUT_S):
-                    return str(begun["token"])
-
-        return self.repeated(send)
+            try:
+                with file.open("rb") as source:
+                    request = urllib.request.Request(  # noqa: S310 (checked above)
+                        url, source, length, method="PUT"
+                    )
+                    with self._sent(self._calls, request, _TIMEOUT_S):
+                        return str(begun["token"])
+            except (RateLimitedError, UnavailableError):
+                if attempt == _MAX_UPLOADS:
+                    raise
+            self.clock.sleep(_UPLOAD_PAUSE_S)
+            attempt += 1
 
     def _named(self, slug: str, version: int | None = None) -> Json:
         label = {"versionLabel": f"v{version}"} if version else {}

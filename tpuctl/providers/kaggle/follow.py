@@ -26,8 +26,9 @@ from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
-from tpuctl.providers.kaggle.pack import limits
-from tpuctl.providers.kaggle.runs import Note, Run, RunStore, drop_data
+from tpuctl.providers.kaggle.kernel import limits
+from tpuctl.providers.kaggle.runs import Note, drop_data
+from tpuctl.providers.runs import Run, RunStore
 from tpuctl.remote.output import Sink
 from tpuctl.storage.local import ensure_folder, open_own, publish, translated_write_errors
 
@@ -122,7 +123,7 @@ def follow(
     with ExitStack() as stack:
         # `gc` asks who holds it; a second process may follow as well.
         with suppress(TryAgainError):
-            stack.enter_context(store.alone(run.name))
+            stack.enter_context(store.lock(run.name))
         while True:
             state, why = client.status(run.name, run.version)
             if state != last_state and state in ("QUEUED", "RUNNING"):
@@ -156,7 +157,7 @@ def finish(
     on_progress: OnProgress,
 ) -> HostedRun:
     """Fetch the output of a run that has ended, and tell how its job ended."""
-    with store.alone(f"{run.name}.fetch", wait_s=_FETCH_LOCK_S):
+    with store.lock(f"{run.name}.fetch", wait_s=_FETCH_LOCK_S):
         return _finish(client, store, run, ended, on_progress)
 
 

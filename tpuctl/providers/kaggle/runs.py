@@ -1,4 +1,4 @@
-"""The runs on Kaggle that this machine has started: on disk before they are requested, then found.
+"""Start a run on Kaggle: written to disk before it is requested, then found.
 
 Kaggle has no request ids. The name of a kernel is ours and unique, so that what became of a push
 whose reply was lost can be read before it is sent again.
@@ -8,139 +8,33 @@ import hashlib
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from tpuctl.codec import from_plain, read_json, to_plain
 from tpuctl.errors import (
     NotFoundError,
     QuotaExceededError,
     TpuctlError,
-    TryAgainError,
     UnavailableError,
     WrongStateError,
 )
 from tpuctl.outcome import Outcome
 from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient, Quota
+from tpuctl.providers.kaggle.kernel import fits_in_source, kernel_text, limits
 from tpuctl.providers.kaggle.login import KAGGLE
-from tpuctl.providers.kaggle.pack import Packed, kernel_text, limits, pack
-from tpuctl.settings import state_dir
-from tpuctl.storage.local import ensure_folder, locked, write_atomically
+from tpuctl.providers.pack import HostedJob, Packed, pack
+from tpuctl.providers.runs import Run, RunStore
 from tpuctl.units import format_bytes, format_duration, format_moment, slug
 
-SCHEMA = "tpuctl-kaggle/1"
 PREFIX = "tpuctl-"
 _ARCHIVE = "tpuctl-project.bin"
 _PUSHES, _LOOK_S = 3, 5.0
 _DATA_SET_TIMEOUT_S = 900.0
 Note = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run. `key` is the same for the same command; `out` is the folder for its output here.
-
-    `intended`: written, perhaps pushed. `pushed`: it has a version. `ended`: its exit code is
-    known. `home`: its output is here as well. `deleted`: a user deleted it. `data_set` is the
-    private one that was made for it.
-    """
-
-    name: str
-    key: str
-    script: str
-    endpoint: str
-    owner: str
-    out: str
-    asked: datetime
-    limit_s: float
-    phase: Literal["intended", "pushed", "ended", "home", "deleted"] = "intended"
-    version: int | None = None
-    exit_code: int | None = None
-    data_set: str | None = None
-
-    @property
-    def url(self) -> str:
-        """Its page."""
-        return f"https://www.kaggle.com/code/{self.owner}/{self.name}"
-
-    @property
-    def ends_by(self) -> datetime:
-        """When Kaggle ends the session if it started as soon as it was requested."""
-        return self.asked + timedelta(seconds=self.limit_s)
-
-
-class RunStore:
-    """The runs in a folder; safe for several processes at once."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or state_dir() / "kaggle"
-
-    def write(self, run: Run, **changes: Any) -> Run:
-        """Write a run with some changes; raises WriteError."""
-        changed = replace(run, **changes)
-        text = json.dumps({"schema": SCHEMA, **to_plain(changed)}, indent=1)
-        write_atomically(self._path(run.name), text, private=True)
-        return changed
-
-    def find(self, name: str) -> Run | None:
-        """Read a run; None where it is missing or damaged."""
-        try:
-            document = read_json(self._path(name))
-            return from_plain(Run, document) if document["schema"] == SCHEMA else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def runs(self, endpoint: str) -> list[Run]:
-        """Read the runs at an endpoint, newest first."""
-        found = (self.find(path.stem) for path in self.folder.glob("*.json"))
-        ours = [run for run in found if run and run.endpoint == endpoint]
-        return sorted(ours, key=lambda run: run.asked, reverse=True)
-
-    def forget(self, run: Run) -> None:
-        """Remove a run."""
-        self._path(run.name).unlink(missing_ok=True)
-
-    @contextmanager
-    def alone(self, word: str, wait_s: float = 0.0) -> Iterator[None]:
-        """Hold the lock of a run or a command; raises TryAgainError while another process does."""
-        ensure_folder(self.folder, private=True)
-        path = self.folder / f"{word}.lock"
-        with locked(path, wait_s=wait_s, busy="Another tpuctl is busy with this run."):
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-
-    def is_followed(self, run: Run) -> bool:
-        """Whether a process of this machine follows it."""
-        try:
-            with self.alone(run.name):
-                return False
-        except TryAgainError:
-            return True
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{Path(name).name}.json"
-
-
-@dataclass(frozen=True)
-class HostedJob:
-    """What is to run: `work` for `hosted_job`, with files and folders and their places.
-
-    `resume` is "last", the name of a run, or a folder with checkpoints.
-    """
-
-    script: Path
-    work: Mapping[str, Any]
-    sources: tuple[tuple[Path, str], ...]
-    resume: str | None = None
-    limit_s: float | None = None
-    job: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +73,7 @@ def plan_run(client: KaggleClient, store: RunStore, job: HostedJob) -> KagglePla
     if not adopted:
         _check_quota(quota)
     most_h = min(float(known["session_hours"]), (job.limit_s or 1e9) / 3600, quota.left_hours)
-    how = "in the kernel's source" if packed.fits_in_source else "as a private data set"
+    how = "in the kernel's source" if fits_in_source(packed) else "as a private data set"
     reasons = (
         f"Kaggle: {quota.left_hours:.1f} of {quota.total_hours:.0f} TPU hours left this week"
         + (f", new ones at {format_moment(quota.refreshes)}" if quota.refreshes else ""),
@@ -215,7 +109,7 @@ def submit(
     """
     packed = plan.packed
     assert packed
-    with store.alone(plan.key, wait_s=5.0):
+    with store.lock(plan.key, wait_s=5.0):
         run = store.find(name) if name else _open_run(store, client, plan.key)
         if run is None:
             name = name or f"{PREFIX}{slug(plan.job)[:24]}-{secrets.token_hex(4)}"
@@ -229,7 +123,7 @@ def submit(
                 asked=client.clock.now(),
                 limit_s=plan.limit_hours * 3600,
                 # After its content: what an interrupted command has sent is found again.
-                data_set=None if packed.fits_in_source else f"{PREFIX}{packed.sha256[:32]}",
+                data_set=None if fits_in_source(packed) else f"{PREFIX}{packed.sha256[:32]}",
             )
             store.write(run)
         elif run.version:

@@ -55,7 +55,7 @@ def spawn(
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        _become(command, env, folder, stdout, stderr, writer)
+        _exec(command, env, folder, stdout, stderr, writer)
     os.close(writer)
     error = os.read(reader, 4096)
     os.close(reader)
@@ -67,7 +67,7 @@ def spawn(
     return child
 
 
-def _become(
+def _exec(
     command: list[bytes],
     env: dict[bytes, bytes],
     folder: str | None,

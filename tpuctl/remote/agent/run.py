@@ -74,7 +74,7 @@ def _pass_on(pid: int, pipes: dict[int, bytes], wake: int, lease_s: float) -> bo
             os.read(wake, _CHUNK_BYTES)
             quiet_at = time.monotonic() + _QUIET_S
         for descriptor in ready & waiting:
-            if not _pass_one_on(descriptor, pipes[descriptor]):
+            if not _forward(descriptor, pipes[descriptor]):
                 poll.unregister(descriptor)
                 waiting.remove(descriptor)
         # Processes that the command left behind may keep the pipes open forever: do not wait.
@@ -83,7 +83,7 @@ def _pass_on(pid: int, pipes: dict[int, bytes], wake: int, lease_s: float) -> bo
     return True
 
 
-def _pass_one_on(descriptor: int, kind: bytes) -> bool:
+def _forward(descriptor: int, kind: bytes) -> bool:
     data = os.read(descriptor, _CHUNK_BYTES)
     if data:
         send(frame(kind, data))
@@ -95,7 +95,7 @@ def _drain(descriptor: int, kind: bytes) -> None:
     os.set_blocking(descriptor, False)
     try:
         for _ in range(_PIPE_BYTES // _CHUNK_BYTES):
-            if not _pass_one_on(descriptor, kind):
+            if not _forward(descriptor, kind):
                 break
     except BlockingIOError:
         return

@@ -1,6 +1,5 @@
-"""What a run on Kaggle brings with it: the project, local data, checkpoints, and tpuctl itself."""
+"""What a run brings with it: the project, local data, checkpoints, and tpuctl itself."""
 
-import base64
 import gzip
 import hashlib
 import io
@@ -8,28 +7,20 @@ import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import tpuctl
-from tpuctl.codec import load_facts
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.remote.local_tree import read_tree
 from tpuctl.runtime.redact import redact
 from tpuctl.units import format_bytes, format_count
 
-DATA = Path(__file__).parent / "data" / "limits.json"
 PLACE = ".tpuctl"
 _NOT_SENT = {
     "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
     "remote", "reporters", "supervise", "_templates", "__pycache__",
 }  # fmt: skip
-
-
-def limits() -> dict[str, Any]:
-    """Return the dated facts about Kaggle's limits."""
-    return load_facts(DATA)
 
 
 @dataclass(frozen=True)
@@ -57,10 +48,20 @@ class Packed:
         left_out = ", ".join(self.left_out)
         return (f"Not sent, as they may hold secrets: {left_out}.",) if left_out else ()
 
-    @property
-    def fits_in_source(self) -> bool:
-        """Whether it can be part of the kernel's text."""
-        return len(self.archive) * 4 // 3 <= int(limits()["inline_bytes"])
+
+@dataclass(frozen=True)
+class HostedJob:
+    """What is to run: `work` for `hosted_job`, with files and folders and their places.
+
+    `resume` is "last", the name of a run, or a folder with checkpoints.
+    """
+
+    script: Path
+    work: Mapping[str, Any]
+    sources: tuple[tuple[Path, str], ...]
+    resume: str | None = None
+    limit_s: float | None = None
+    job: str | None = None
 
 
 def place_script(script: Path, code: Path | None) -> tuple[str, tuple[Path, str]]:
@@ -98,13 +99,6 @@ def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed
                     _add(tar, inside, (Path(tree.root) / entry.path).read_bytes())
                     files += 1
     return Packed(held.getvalue(), files, tuple(left_out))
-
-
-def kernel_text(job: dict[str, Any], packed: Packed | None) -> str:
-    """Write the source of the kernel: the bootstrap, and the archive if it is part of it."""
-    boot = (resources.files(__package__) / "bootstrap.py").read_text(encoding="utf-8")
-    data = base64.b64encode(packed.archive).decode() if packed else ""
-    return f"{boot}\n\nmain({job!r}, {data!r})\n"
 
 
 def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> None:
