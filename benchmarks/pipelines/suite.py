@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pipelines.inputs import FOLDER, make_all
-from benchmarks.pipelines.truth import CASES, QUIET, REST, Truth
+from benchmarks.pipelines.truth import CASES, LITTLE, QUIET, REST, Truth
+from tpuctl.profiling.called import DECODE_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S = 400
@@ -173,7 +174,7 @@ def grade(case: Case, truth: Truth, profile: dict[str, Any]) -> Row:
     wall_s = signals.get("wall_s") or 1.0
     others = (signals.get("other_cpu_s") or 0.0) / wall_s / (signals.get("vcpus_visible") or 1)
     blamed = verdict == "stolen" and others >= QUIET and truth.limit != "waiting"
-    stage = costliest(truth, result)
+    stage = costliest(truth, result, is_program=case.is_program)
     words = [case.stages[each] for each in truth.stages if each != REST]
     right = any(re.search(each, stage) for each in words)
     if REST in truth.stages:
@@ -181,17 +182,27 @@ def grade(case: Case, truth: Truth, profile: dict[str, Any]) -> Row:
     return Row(case, truth, result, verdict in truth.verdicts or blamed, stage, right, others)
 
 
-def costliest(truth: Truth, result: dict[str, Any]) -> str:
-    """The stage that a reader of the profile would work on: the named one, else the costliest."""
+def costliest(truth: Truth, result: dict[str, Any], *, is_program: bool = False) -> str:
+    """The stage that a reader of the profile would work on: the named one, else the costliest.
+
+    What a program's stages do not claim is its training, which the truth has not.
+    """
     stages = result.get("stages") or []
     named = [each for each in stages if each.get("is_bottleneck")]
     if named and truth.limit == "waiting":
         return str(named[0]["name"])
     rest = (result.get("residual") or {}).get("cpu_ms_per_example") or 0.0
-    largest = max(stages, key=lambda each: each["cpu_ms_per_example"], default=None)
-    if largest is None or largest["cpu_ms_per_example"] < rest:
+    rest = 0.0 if is_program else rest
+    sums: dict[str, float] = {}
+    for each in stages:
+        function = each["name"].removeprefix(DECODE_IN)
+        sums[function] = sums.get(function, 0.0) + each["cpu_ms_per_example"]
+    largest = max(sums, key=sums.__getitem__, default=None)
+    claimed = sum(sums.values())
+    # As of the truth: the rest is many things, and no stage to work on.
+    if largest is None or claimed < LITTLE * (claimed + rest):
         return REST
-    return str(largest["name"])
+    return largest
 
 
 def line_of(row: Row) -> str:

@@ -5,6 +5,7 @@ import re
 import shlex
 
 from tpuctl.profiling.align import trunk
+from tpuctl.profiling.called import is_generated, place_of
 from tpuctl.profiling.case import AdviceInputs, serial_runs
 from tpuctl.profiling.models import Advice, Stage
 from tpuctl.profiling.reference import load_facts
@@ -110,10 +111,12 @@ def cache(inputs: AdviceInputs) -> Advice | None:
         "cache",
         f"Keep the data set in memory after {stage.name}: {format_bytes(size)} of "
         f"{format_bytes(host.memory_available_bytes)}; helps from the second epoch on.",
-        f"dataset.cache() after {stage.location or stage.name}"
+        f"dataset.cache() after {place_of(stage)}"
         f"{', then shuffle: it keeps the order too' if again else ''}",
         inputs.rate_with(inputs.total_ms - saved, dropped=tuple(each.name for each in before)),
-        Change("cache", location=stage.location) if stage.location else None,
+        Change("cache", location=stage.caller or stage.location)
+        if stage.location and not is_generated(stage)
+        else None,
     )
 
 
@@ -149,14 +152,22 @@ def threadpool(inputs: AdviceInputs) -> Advice | None:
     limits = [calls * 1000 / stage.active_ms_per_example]
     if inputs.full_rate:
         limits.append(inputs.full_rate)
+    if is_generated(stage):
+        return inputs.advice(
+            "parallel_calls",
+            f"Let {calls} calls of {stage.name} wait at the same time; waiting needs no vCPU.",
+            f"concurrent.futures.ThreadPoolExecutor({calls}).map({stage.name}, ...) in "
+            f"{place_of(stage)}",
+            min(limits),
+        )
     is_parallel = stage.parallelism is not None and stage.parallelism >= calls
-    also = f" and num_parallel_calls={calls} in {stage.location or stage.name}"
+    also = f" and num_parallel_calls={calls} in {place_of(stage)}"
     return inputs.advice(
         "threadpool" if is_parallel else "parallel_calls",
         f"Let {calls} calls of {stage.name} wait at the same time; waiting needs no vCPU.",
         f"options.threading.private_threadpool_size = {calls}{'' if is_parallel else also}",
         min(limits),
-        Change("threads", calls, stage.location),
+        Change("threads", calls, stage.caller or stage.location),
     )
 
 
@@ -172,10 +183,10 @@ def parallel_calls(inputs: AdviceInputs) -> Advice | None:
         active for indices, active in serial_runs(inputs.case) if index not in indices and active
     ]
     caps = [inputs.case.examples_per_s / active for active in others]
-    if stage.name == "from_generator":
+    if is_generated(stage):
         change = "read the files with tf.data itself, or use one generator per process"
     elif "Map" in stage.op:
-        change = f"num_parallel_calls=tf.data.AUTOTUNE in {stage.location or stage.name}"
+        change = f"num_parallel_calls=tf.data.AUTOTUNE in {place_of(stage)}"
     elif "Interleave" in stage.op:
         change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
     else:
@@ -185,7 +196,7 @@ def parallel_calls(inputs: AdviceInputs) -> Advice | None:
         f"{stage.name} runs on one thread; let tf.data run several calls at the same time.",
         change,
         min([inputs.full_rate, *caps]) if inputs.full_rate else None,
-        None if stage.name == "from_generator" else Change("calls"),
+        None if is_generated(stage) else Change("calls"),
     )
 
 
@@ -228,7 +239,10 @@ def vectorise(inputs: AdviceInputs) -> Advice | None:
 def variants(inputs: AdviceInputs) -> Advice | None:
     """Keep the output of random stages on disk, several variants of each example."""
     random = [stage for stage in inputs.stages if stage.is_random and stage.share_of_cpu > NOTABLE]
-    last = random[-1] if random else None
+    # All that one transformation calls is kept together.
+    last = next(
+        (s for s in reversed(inputs.stages) if random and place_of(s) == place_of(random[-1])), None
+    )
     examples = inputs.case.measured.input.examples
     if last is None or not last.bytes_per_example:
         return None

@@ -22,6 +22,7 @@ from tpuctl.profiling.align import (
     merge_labelled,
     trunk,
 )
+from tpuctl.profiling.called import divide_called, running_share
 from tpuctl.profiling.models import Measurement, Phase, Residual, Stage, StageCost
 from tpuctl.profiling.node_stats import unversioned
 
@@ -119,6 +120,10 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
         make.stage(i, work, cost, method if cost < limits[i] else COPYING, waits=i in waiting)
         for i, (work, cost) in enumerate(zip(works, costs, strict=True))
     )
+    if phase.costs and any(stage.runs_python for stage in stages):
+        written = [work.stage.written for work in works]
+        stages = divide_called(stages, written, phase, examples=examples, total_ms=cpu_s * 1000)
+        costs = [stage.cpu_ms_per_example / 1000 for stage in stages]
     rest = _residual(cpu_s, sum(costs), RESIDUAL)
     return Attribution(stages, rest, cpu_s, low, high, examples)
 
@@ -181,7 +186,7 @@ def _divide(
     active = [work.active_s for work in works]
     if not waiting:
         return _scaled(active, limits, budget_s)
-    running = _running_share(phase)
+    running = running_share(phase)
     costs = [
         0.0 if i in waiting else min(limits[i], running * each) for i, each in enumerate(active)
     ]
@@ -208,16 +213,10 @@ def _scale(active_s: float, budget_s: float) -> float:
     return min(1.0, budget_s / active_s) if active_s else 0.0
 
 
-def _running_share(phase: Phase) -> float:
-    """The share of their runnable time in which threads actually ran."""
-    cpu_s, delay_s = phase.signals.cpu_s, phase.signals.run_delay_s or 0.0
-    return cpu_s / (cpu_s + delay_s) if cpu_s else 1.0
-
-
 def _waiting_stages(measured: Measurement, phase: Phase, works: Sequence[_Work]) -> set[int]:
     """Stages whose CPU time, measured alone, is much less than their elapsed time."""
     alone = _isolated_cpu(measured, works)
-    total, running = sum(work.active_s for work in works), _running_share(phase)
+    total, running = sum(work.active_s for work in works), running_share(phase)
     return {
         index
         for index, work in enumerate(works)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpuctl.profiling.attribution import Attribution, attribute, attribute_counted
+from tpuctl.profiling.called import own_clocks, users_function
 from tpuctl.profiling.models import (
     Advice,
     Device,
@@ -129,7 +130,8 @@ class Case:
     def in_flight(self) -> float:
         """The mean number of active calls into stages."""
         active_s = sum(node.active_s for node in self.free.nodes)
-        counted_s = sum(cost.wall_s for cost in self.free.costs)
+        # What a runtime's nodes call is part of their time.
+        counted_s = 0.0 if active_s else sum(cost.wall_s for cost in self.free.costs)
         return (active_s + counted_s) / self.free.signals.wall_s
 
 
@@ -143,7 +145,11 @@ def taken_by_others(phase: Phase) -> float:
 def build_case(measured: Measurement) -> Case:
     """Attribute the CPU time of a measurement and collect the inputs of the rules."""
     free = measured.phases[0]
-    parts = attribute_counted(free) if free.costs else attribute(measured, free)
+    if free.costs and not (free.nodes or measured.traced):
+        is_sampled = measured.kind not in PYTHON_KINDS
+        parts = attribute_counted(own_clocks(free) if is_sampled else free)
+    else:
+        parts = attribute(measured, free)
     parts = replace(parts, stages=tuple(map(_name_lambda, parts.stages)))
     cpu_s = sum(stage.cpu_ms_per_example for stage in parts.stages) / 1000
     if measured.program and cpu_s:
@@ -183,9 +189,14 @@ def serial_runs(case: Case) -> list[tuple[list[int], float]]:
 
 
 def heaviest_stage(case: Case) -> int | None:
-    """The stage that takes the most CPU time."""
+    """The stage that takes the most CPU time in the function that does."""
     costs = [stage.cpu_ms_per_example for stage in case.parts.stages]
-    return costs.index(max(costs)) if costs else None
+    functions = [users_function(stage.name) for stage in case.parts.stages]
+    sums = dict.fromkeys(functions, 0.0)
+    for function, cost in zip(functions, costs, strict=True):
+        sums[function] += cost
+    ranks = [(sums[function], cost) for function, cost in zip(functions, costs, strict=True)]
+    return ranks.index(max(ranks)) if ranks else None
 
 
 def longest_stage(case: Case, stages: Iterable[int] | None = None) -> int | None:

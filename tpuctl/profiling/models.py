@@ -41,7 +41,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ChainNode:
-    """One transformation of a pipeline as its author wrote it."""
+    """One transformation of a pipeline as written; `only_calls` if it only calls Python."""
 
     op: str
     name: str
@@ -50,6 +50,8 @@ class ChainNode:
     runs_python: bool = False
     is_random: bool = False
     decodes_jpeg: bool = False
+    calls: tuple[str, ...] = ()
+    only_calls: bool = False
     inputs: tuple["ChainNode", ...] = ()
 
 
@@ -78,7 +80,7 @@ class StageCost:
     """The work of one function of a pipeline during a window, on all threads and in all
     processes.
 
-    `cpu_s` comes from the clocks of those threads.
+    `cpu_s` comes from the clocks of those threads. `caller` is the function that a library called.
     """
 
     name: str
@@ -90,6 +92,7 @@ class StageCost:
     parallelism: int
     method: str
     is_random: bool = False
+    caller: str | None = None
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,8 @@ class StepTimes:
 class Stage:
     """One stage of the pipeline and what it costs.
 
-    `cpu_ms_low` and `cpu_ms_high` span the slices of the window.
+    `cpu_ms_low` and `cpu_ms_high` span the slices of the window. A Python function that is part of
+    a transformation has that one's place, or name, as `caller`.
     """
 
     index: int
@@ -272,6 +276,7 @@ class Stage:
     runs_python: bool = False
     is_random: bool = False
     decodes_jpeg: bool = False
+    caller: str | None = None
     operations: tuple[Operation, ...] = ()
 
     @property

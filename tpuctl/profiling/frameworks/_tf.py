@@ -24,6 +24,7 @@ from tpuctl.profiling.frameworks._tf_graph import (
     trunk_of,
 )
 from tpuctl.profiling.frameworks.source import Source
+from tpuctl.profiling.frameworks.threads import sampled_calls
 from tpuctl.profiling.inputs import Photo, ShardSet, find_photos, read_shards, show_path
 from tpuctl.profiling.measure.host_trace import ProfilerError
 from tpuctl.profiling.models import CopyingStage, Input, IsolatedStage, Kind, NodeCost
@@ -95,17 +96,18 @@ def open_dataset(dataset: Any) -> TfDataSource:
 
 
 def _source(kind: Kind, dataset: Any, found: Input) -> TfDataSource:
-    options = dataset.options()
+    options, chain = dataset.options(), chain_of(dataset)
     return TfDataSource(
         kind=kind,
         dataset=dataset,
-        chain=chain_of(dataset),
+        chain=chain,
         batched=gives_batches(dataset),
         threadpool_size=threads_of(options),
         input=found,
         settings=settings_of(options),
         opened=lambda: iter(dataset),
         snapshot=read_snapshot,
+        **sampled_calls(chain),
     )
 
 

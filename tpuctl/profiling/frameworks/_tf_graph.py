@@ -5,6 +5,7 @@ are skipped without an error.
 """
 
 import functools
+import inspect
 import itertools
 import os
 import re
@@ -19,6 +20,12 @@ from tpuctl.profiling.node_stats import ModelNode, Snapshot
 
 OURS = str(Path(__file__).resolve().parents[2])
 PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+# What surrounds a call of Python without a cost of its own.
+PASSIVE_OPS = {
+    *("Const", "Placeholder", "Identity", "IdentityN", "NoOp", "Cast"),
+    *("EnsureShape", "Reshape", "Shape", "Pack", "StridedSlice"),
+    *("FlatMapDataset", "GeneratorDataset", "TensorDataset"),
+}
 RANDOM_OPS = ("Random", "SampleDistortedBoundingBox", "Multinomial", "TruncatedNormal")
 JPEG_OPS = {"DecodeJpeg", "DecodeImage", "DecodeAndCropJpeg"}
 GENERATED_BY = "_tpuctl_generated_by"
@@ -38,16 +45,22 @@ def chain_of(dataset: Any) -> ChainNode:
     inputs = _inputs(dataset)
     if _op(dataset) == "Options" and len(inputs) == 1:
         return chain_of(inputs[0])
-    function, ops = _python_function(dataset), _graph_ops(dataset)
+    function = _python_function(dataset)
+    generator = _generator_of(function) if _is_from_generator(dataset) else None
+    ops = {node.op for node in _graph_nodes(dataset)}
     made_from = getattr(dataset, GENERATED_BY, None)
     return ChainNode(
         op=_op(dataset),
         name=_name(dataset, function),
         label=f"{made_from.__name__}.__getitem__" if made_from else getattr(dataset, "_name", None),
-        location=location_of_function(made_from.__getitem__ if made_from else function),
+        location=location_of_function(
+            made_from.__getitem__ if made_from else generator or function
+        ),
         runs_python=bool(ops & PYTHON_OPS) or _is_from_generator(dataset),
         is_random=any(op.removeprefix("Stateless").startswith(RANDOM_OPS) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),
+        calls=_called_by(dataset),
+        only_calls=_is_from_generator(dataset) or (bool(ops) and ops <= PYTHON_OPS | PASSIVE_OPS),
         inputs=tuple(chain_of(each) for each in inputs),
     )
 
@@ -188,15 +201,46 @@ def location_of_function(function: Any) -> str | None:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def _graph_ops(dataset: Any) -> set[str]:
+def _graph_nodes(dataset: Any) -> list[Any]:
     for attribute in ("_map_func", "_predicate", "_reduce_func", "_scan_func"):
         function = getattr(getattr(dataset, attribute, None), "function", None)
         graph = getattr(function, "graph", None)
         if graph is not None:
             definition = graph.as_graph_def()
             nested = (node for each in definition.library.function for node in each.node_def)
-            return {node.op for node in (*definition.node, *nested)}
-    return set()
+            return [*definition.node, *nested]
+    return []
+
+
+def _called_by(dataset: Any) -> tuple[str, ...]:
+    """Where the Python functions were written that a transformation calls in every element."""
+    if made_from := getattr(dataset, GENERATED_BY, None):
+        found = [made_from.__getitem__]
+    elif _is_from_generator(dataset):
+        found = [_generator_of(_python_function(dataset))]
+    else:
+        nodes = (node for node in _graph_nodes(dataset) if node.op in PYTHON_OPS)
+        found = [_registered(node.attr["token"].s.decode()) for node in nodes]
+    return tuple(filter(None, map(location_of_function, found)))
+
+
+def _generator_of(function: Any) -> Any:
+    """The user's function behind `from_generator`, which is kept in a closure's closure."""
+    for cell in getattr(function, "__closure__", None) or ():
+        content = cell.cell_contents
+        found = getattr(content, "_generator", None) or _generator_of(content)
+        if found is not None:
+            return found
+    return None
+
+
+def _registered(token: str) -> Any:
+    """The function that a graph knows by a token."""
+    from tensorflow.python.ops import script_ops
+
+    found = getattr(script_ops, "_py_funcs", None)
+    function = getattr(found, "_funcs", {}).get(token)
+    return inspect.unwrap(getattr(function, "_func", function)) if function else None
 
 
 def _is_from_generator(dataset: Any) -> bool:

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+from tpuctl.profiling.called import DECODE_IN
 from tpuctl.profiling.frameworks.timers import (
     ThreadTimer,
     delete_timers,
@@ -54,6 +55,7 @@ _RESUME = opcode.opmap.get("RESUME")
 # Frames that count as the function in which they are written.
 _INSIDE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 Key = tuple[str, str]
+Known = TypeVar("Known", bound=tuple[Any, ...])
 TRANSFER: Key = ("transfer", "")
 COLLATE: Key = ("collate", "")
 TRANSFORM: Key = ("", "")
@@ -91,7 +93,7 @@ class StackSampler:
     _pid: int = 0
     _is_running: bool = False
     _places: dict[CodeType, "Key | None"] = field(default_factory=dict)
-    _random: set[Key] = field(default_factory=set)
+    random: set[Key] = field(default_factory=set)
     _threads_s: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -153,7 +155,7 @@ class StackSampler:
         if not self._is_running:
             return
         now_s = time.perf_counter()
-        running = self._in_helpers() if _is_waiting(frame) else []
+        running = self._in_helpers() if is_waiting(frame) else []
         for found in running or filter(None, [self._sample(frame)]):
             found.wall_s += now_s - self._wall_s
             found.threads = max(found.threads, sum(each is found for each in running))
@@ -174,7 +176,7 @@ class StackSampler:
     def _in_helpers(self) -> list[Samples]:
         """The functions of the user's other threads, except those waiting for other threads."""
         main = threading.main_thread().ident
-        frames = [f for t, f in current_frames() if t != main and not _is_waiting(f)]
+        frames = [f for t, f in current_frames() if t != main and not is_waiting(f)]
         return [found for frame in frames if (found := self._sample(frame))]
 
     def _in_other_threads(self) -> float:
@@ -195,7 +197,7 @@ class StackSampler:
         return sum_s
 
     def _sample(self, frame: FrameType | None) -> Samples | None:
-        key, depth = self._stage_of(frame)
+        key, depth = self.stage_of(frame)
         if key is None:
             return None
         found = self.samples.setdefault(key, Samples())
@@ -203,7 +205,7 @@ class StackSampler:
         found.depth += depth
         return found
 
-    def _stage_of(self, frame: FrameType | None) -> tuple[Key | None, int]:
+    def stage_of(self, frame: FrameType | None) -> tuple[Key | None, int]:
         """The innermost user function on the stack, or the library call made for it."""
         stage: Key | None = None
         calls: list[CodeType] = []
@@ -236,7 +238,7 @@ class StackSampler:
         if code not in self._places:
             self._places[code] = place = _place(code)
             if place and _RANDOM_CALLS.intersection((*code.co_names, *code.co_varnames)):
-                self._random.add(place)
+                self.random.add(place)
         if self._places[code] != TRANSFORM:
             return self._places[code]
         # Classes of transforms share methods, so the object's class names the stage.
@@ -249,7 +251,7 @@ class StackSampler:
         # Copied first: a signal may add a function during the loop.
         samples = list(self.samples.items())
         rows = [
-            [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self._random, s.threads]
+            [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self.random, s.threads]
             for key, s in samples
         ]
         path = Path(self.folder, f"{os.getpid()}.stacks")
@@ -302,7 +304,7 @@ def _library_call(made: Any, calls: Sequence[CodeType]) -> Key | None:
     return f"{owner}{called.co_name}", ""
 
 
-def _is_waiting(frame: FrameType | None) -> bool:
+def is_waiting(frame: FrameType | None) -> bool:
     """Whether a thread waits for another one, like readers of queues and futures."""
     return frame is not None and frame.f_code.co_filename == threading.__file__
 
@@ -316,7 +318,7 @@ def _decoding_in(stage: Key, line: int) -> Key:
     """The decoding call, as a separate stage from the rest of its function."""
     name, place = stage
     file = place.rpartition(":")[0]
-    return f"image decode in {name}", f"{file}:{line}" if file else ""
+    return f"{DECODE_IN}{name}", f"{file}:{line}" if file else ""
 
 
 def _has_just_started(frame: FrameType) -> bool:
@@ -373,9 +375,14 @@ def is_library(file: str) -> bool:
 
 def _key(code: CodeType) -> Key:
     name: str = getattr(code, "co_qualname", code.co_name)
-    return name.rpartition("<locals>.")[2], f"{code.co_filename}:{code.co_firstlineno}"
+    return name.rpartition("<locals>.")[2], location_of_code(code)
 
 
-def by_depth(samples: Mapping[Key, Samples]) -> list[Key]:
+def location_of_code(code: CodeType) -> str:
+    """Where a function was written."""
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def by_depth(samples: "Mapping[Known, Samples]") -> "list[Known]":
     """Order functions as data flows: deeper calls come first."""
     return sorted(samples, key=lambda key: -samples[key].depth / max(1, samples[key].count))

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -247,23 +247,36 @@ class Recorder:
             self._last = (now, cpu_s, elements)
 
 
+_wanted_s: list[float] = []
+_switches = threading.Lock()
+
+
 @contextlib.contextmanager
-def prompt_switches() -> Iterator[None]:
+def prompt_switches(seconds: float = PROMPT_SWITCH_S) -> Iterator[None]:
     """Give this thread the interpreter lock quickly, even if other threads compete for it."""
-    previous_s = sys.getswitchinterval()
-    sys.setswitchinterval(PROMPT_SWITCH_S)
+
+    def set_shortest(change: Callable[[float], None]) -> None:
+        with _switches:
+            # The first is the usual one, which no thread may take for its own.
+            _wanted_s[:] = _wanted_s or [sys.getswitchinterval()]
+            change(seconds)
+            sys.setswitchinterval(min(_wanted_s[1:], default=_wanted_s[0]))
+            if len(_wanted_s) == 1:
+                _wanted_s.clear()
+
+    set_shortest(_wanted_s.append)
     try:
         yield
     finally:
-        sys.setswitchinterval(previous_s)
+        set_shortest(_wanted_s.remove)
 
 
 def grown(before: Sequence[StageCost], after: Sequence[StageCost]) -> tuple[StageCost, ...]:
     """The work of each function between two readings."""
-    earlier = {(cost.name, cost.location): cost for cost in before}
+    earlier = {(cost.name, cost.location, cost.caller): cost for cost in before}
     found = []
     for cost in after:
-        if old := earlier.get((cost.name, cost.location)):
+        if old := earlier.get((cost.name, cost.location, cost.caller)):
             cost = replace(
                 cost,
                 calls=cost.calls - old.calls,

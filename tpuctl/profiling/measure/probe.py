@@ -3,6 +3,7 @@
 import _thread
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -114,12 +115,14 @@ class GilProbe(_Thread):
         return taken
 
     def _probe(self) -> None:
-        delay_s = run_delay_reader()
+        delay_s, usual_s = run_delay_reader(), sys.getswitchinterval()
         while True:
             start, delayed_s = time.perf_counter(), delay_s()
             time.sleep(PROBE_SLEEP_S)
             late_s = time.perf_counter() - start - PROBE_SLEEP_S
-            self._overshoots_s.append(max(0.0, late_s - (delay_s() - delayed_s)))
+            # A thread that took samples made the others release the lock sooner than they do.
+            if sys.getswitchinterval() >= usual_s:
+                self._overshoots_s.append(max(0.0, late_s - (delay_s() - delayed_s)))
             if not self.sleeps(PROBE_EVERY_S - PROBE_SLEEP_S):
                 return
 
@@ -140,13 +143,14 @@ def run_delay_reader() -> Callable[[], float]:
 
 
 class Sampler(_Thread):
-    """Calls all `callbacks` twice a second until it or the process ends."""
+    """Calls all `callbacks` twice a second, or more often, until it or the process ends."""
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, callback: Callable[[], None], *, every_s: float = SAMPLE_EVERY_S) -> None:
         self.callbacks = [callback]
+        self._every_s = every_s
         super().__init__(self._sample)
 
     def _sample(self) -> None:
-        while self.sleeps(SAMPLE_EVERY_S):
+        while self.sleeps(self._every_s):
             for callback in self.callbacks:
                 callback()

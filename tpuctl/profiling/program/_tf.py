@@ -138,7 +138,10 @@ class TensorFlowHooks:
         known = self._arguments.get(str(dataset.element_spec), dataset)
         dataset = known if type(dataset).__name__ == "_VariantDataset" else dataset
         thing, has_model = (dataset, eager) if distributed is None else (distributed, False)
-        make = partial(_source, dataset, has_model=has_model, distributed=thing is distributed)
+        is_on = partial(getattr, self._watch, "is_on")
+        make = partial(
+            _source, dataset, has_model=has_model, distributed=thing is distributed, is_on=is_on
+        )
         find = partial(self._watch.of, thing, make)
         iterator._tpuctl, iterator._tpuctl_find = find(), find
         # Reading the model fails if there is none.
@@ -187,7 +190,9 @@ def _inside_data_set() -> bool:
     return False
 
 
-def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
+def _source(
+    dataset: Any, *, has_model: bool, distributed: bool, is_on: Callable[[], bool]
+) -> Source:
     """Describe a data set; `has_model` if its iterators' model is readable outside a graph."""
     from tpuctl.profiling.frameworks._tf_graph import (
         chain_of,
@@ -197,11 +202,12 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
         settings_of,
         threads_of,
     )
+    from tpuctl.profiling.frameworks.threads import sampled_calls
 
-    options = _options(dataset)
+    options, chain = _options(dataset), chain_of(dataset)
     return Source(
         kind="tf.data",
-        chain=chain_of(dataset),
+        chain=chain,
         input=Input(0, examples_in(dataset), 0),
         threadpool_size=threads_of(options),
         settings={
@@ -211,6 +217,7 @@ def _source(dataset: Any, *, has_model: bool, distributed: bool) -> Source:
             **loader_settings(dataset),
         },
         snapshot=read_snapshot if has_model else lambda _: None,
+        **sampled_calls(chain, is_on),
     )
 
 
