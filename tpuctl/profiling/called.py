@@ -102,7 +102,7 @@ def _divided(
     in_calls = all(cost.parallelism <= (stage.parallelism or 1) for cost in mine)
     fits, rest_s = 1.0, 0.0
     if in_calls:
-        fits = min(1.0, active_s / (wall_s + library_s))
+        fits = min(1.0, active_s / ((wall_s + library_s) or 1.0))
         rest_s = fits * library_s if only_calls else active_s - fits * wall_s
     else:
         # The stage itself waits for other threads, whose time is not in the runtime's model.
@@ -112,22 +112,15 @@ def _divided(
         rest_s = 0.0
     weight = cpu_ms / ((fits * ready_s + rest_s) or 1.0)
     parts = [
-        replace(
-            _part(stage, weight * fits * cost.cpu_s, fits * cost.wall_s, phase, examples),
-            name=cost.name,
-            location=cost.location,
-            parallelism=stage.parallelism if in_calls else cost.parallelism,
-            caller=place_of(stage),
-            method=cost.method,
-            is_random=stage.is_random or any(each.is_random for each in mine),
-            operations=(),
-        )
+        _part(stage, weight * fits * cost.cpu_s, fits * cost.wall_s, phase, examples, cost)
         for cost in mine
     ]
+    if not in_calls:
+        parts = [replace(p, parallelism=c.parallelism) for p, c in zip(parts, mine, strict=True)]
     if rest_s:
-        rest = _part(stage, weight * rest_s, rest_s, phase, examples)
-        parts.append(replace(rest, is_random=parts[-1].is_random))
-    return parts
+        parts.append(_part(stage, weight * rest_s, rest_s, phase, examples))
+    is_random = stage.is_random or any(cost.is_random for cost in mine)
+    return [replace(each, is_random=is_random) for each in parts]
 
 
 def _computing_s(costs: Sequence[StageCost]) -> list[float]:
@@ -158,11 +151,18 @@ def running_share(phase: Phase) -> float:
     return cpu_s / (cpu_s + delay_s) if cpu_s else 1.0
 
 
-def _part(stage: Stage, cpu_ms: float, active_s: float, phase: Phase, examples: float) -> Stage:
-    """A stage with a part of its time."""
+def _part(
+    stage: Stage,
+    cpu_ms: float,
+    active_s: float,
+    phase: Phase,
+    examples: float,
+    cost: StageCost | None = None,
+) -> Stage:
+    """A stage with a part of its time, which a function takes if one is given."""
     part = cpu_ms / stage.cpu_ms_per_example if stage.cpu_ms_per_example else 0.0
     alone = stage.examples_per_s_alone
-    return replace(
+    found = replace(
         stage,
         cpu_ms_per_example=cpu_ms,
         cpu_ms_low=stage.cpu_ms_low * part,
@@ -170,4 +170,14 @@ def _part(stage: Stage, cpu_ms: float, active_s: float, phase: Phase, examples: 
         active_ms_per_example=active_s / examples * 1000,
         calls_in_flight=active_s / phase.signals.wall_s,
         examples_per_s_alone=alone / part if alone and part else None,
+    )
+    if cost is None:
+        return found
+    return replace(
+        found,
+        name=cost.name,
+        location=cost.location,
+        caller=place_of(stage),
+        method=cost.method,
+        operations=(),
     )
