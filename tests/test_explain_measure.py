@@ -27,6 +27,7 @@ OPENED = (
     "round19",
     "round20",
     "round21",
+    "round22",
     "round23",
 )
 

@@ -192,6 +192,14 @@ def test_a_block_without_steps_says_so_when_asked() -> None:
         _ = block.result
 
 
+def test_a_short_training_is_too_little_and_its_batches_are_counted() -> None:
+    with tpuctl.profile() as block:
+        for _ in block.watch([[0, 1]] * 87):
+            pass
+    with pytest.raises(TargetError, match="Only 87 batches"):
+        _ = block.result
+
+
 def test_outside_the_block_an_iterable_is_just_iterated() -> None:
     assert list(tpuctl.profile().watch([1, 2])) == [1, 2]
 

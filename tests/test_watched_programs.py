@@ -476,7 +476,8 @@ def test_a_block_around_a_program_changes_nothing(tmp_path: Path, name: str) -> 
 def test_a_callback_in_fit_changes_nothing(tmp_path: Path, name: str) -> None:
     bare = run(write(tmp_path, name, "keras"), tmp_path)
     watched = run(write(tmp_path, name, "keras", block=True), tmp_path)
-    assert watched == bare
+    # What libtpu says on stderr has the time in it.
+    assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout)
 
 
 @pytest.mark.slow

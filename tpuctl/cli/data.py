@@ -45,6 +45,7 @@ def presize(
     mode: Annotated[
         str,
         Option(
+            "--mode",
             metavar="MODE",
             help="cover (fill and crop), contain (fit and pad with black), stretch, or short "
             "(resize the shorter side, crop nothing).",
@@ -117,7 +118,7 @@ def presize(
         str, Option(metavar="local|beam", help="Use processes on this machine, or Apache Beam.")
     ] = "local",
     runner: Annotated[
-        str | None, Option(metavar="RUNNER", help="Beam runner such as DataflowRunner.")
+        str | None, Option("--runner", metavar="RUNNER", help="Beam runner such as DataflowRunner.")
     ] = None,
     beam: Annotated[
         list[str] | None, Option(metavar="K=V", help="Beam option such as region=us-central1.")
@@ -253,6 +254,7 @@ def serve(
     port: Annotated[
         int | None,
         Option(
+            "--port",
             metavar="PORT",
             min=1,
             max=65535,

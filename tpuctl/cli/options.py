@@ -90,7 +90,9 @@ Names = Annotated[
 ]
 Project = Annotated[
     str | None,
-    Option(metavar="PROJECT", help="Google Cloud project. Default: the project setting."),
+    Option(
+        "--project", metavar="PROJECT", help="Google Cloud project. Default: the project setting."
+    ),
 ]
 Zone = Annotated[
     str | None,

@@ -49,7 +49,7 @@ def start(
     ] = None,
     port: Annotated[
         int,
-        Option(metavar="PORT", min=0, max=65535, help="Port of the API; 0 picks a free one."),
+        Option("--port", metavar="PORT", min=0, max=65535, help="Port of the API; 0 for any."),
     ] = 0,
     detach: Annotated[
         bool, Option("--detach", help="Return when the emulator is running.")

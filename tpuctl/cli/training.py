@@ -118,13 +118,14 @@ def lint(
     runtime: Annotated[
         str | None,
         Option(
+            "--runtime",
             metavar="RUNTIME",
             help="Target runtime: colab, kaggle, tpu-vm, pod, gke or cpu; or colab:v6e-1.",
         ),
     ] = None,
     format: Annotated[LintFormat, Option(help="Output format.")] = LintFormat.TEXT,
 ) -> None:
-    """Find code in scripts and notebooks that will fail or be slow on a TPU.
+    """Find code that will fail or be slow on a TPU.
 
     Examples:
         tpuctl lint train.py notebooks/
@@ -164,7 +165,10 @@ def launch(
         str, Option(metavar="auto|tensorflow|jax|torch", help="Framework to train with.")
     ] = "auto",
     strategy: Annotated[
-        str, Option(metavar="STRATEGY", help="auto, or a strategy that tpuctl doctor lists.")
+        str,
+        Option(
+            "--strategy", metavar="STRATEGY", help="auto, or a strategy that tpuctl doctor lists."
+        ),
     ] = "auto",
     cpu_devices: Annotated[
         int | None, Option(metavar="N", min=1, help="Number of virtual CPU devices.")
@@ -214,7 +218,8 @@ def launch(
     spot: Annotated[bool, Option("--spot", help="On GKE: use spot nodes.")] = False,
     flex: Annotated[bool, Option("--flex", help="On GKE: use flex-start nodes.")] = False,
     image: Annotated[
-        str | None, Option(metavar="IMAGE", help="On GKE: container image. Default: JAX's.")
+        str | None,
+        Option("--image", metavar="IMAGE", help="On GKE: container image. Default: JAX's."),
     ] = None,
     max_restarts: Annotated[
         int, Option(metavar="N", min=0, help="On GKE: restarts after crashes.")

@@ -13,7 +13,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 # Quotes differ between versions and shells, so they are ignored.
-_QUOTES = str.maketrans(dict.fromkeys("'\"’‘“”`*"))
+_QUOTE_MARKS = "'\"’‘“”`*"
+_QUOTES = str.maketrans(dict.fromkeys(_QUOTE_MARKS))
 _GAP = re.compile(r"…|\{(\w+\+?)\}")
 _TOKEN = re.compile(r"\w{3,}")
 _NAME_GOES_ON = re.compile(r"\w|[.-]\w")
@@ -100,9 +101,11 @@ class Pattern:
             follows_part = index > 0 and self._gaps[index - 1] is not None
             goes_on = index < len(self._gaps)
             for token in _TOKEN.finditer(literal.lower()):
-                before, after = literal[: token.start()][::-1], literal[token.end() :]
+                before, after = literal[: token.start()], literal[token.end() :]
+                left, right = before.rstrip(_QUOTE_MARKS), after.lstrip(_QUOTE_MARKS)
+                is_tail = _is_cut(left[-1:], left != before, follows_part)
                 # A word before `…` may be the beginning of a longer one; a word after it is whole.
-                if not (_is_cut(before, follows_part) or _is_cut(after, goes_on)):
+                if not is_tail and not _is_cut(right[:1], right != after, goes_on):
                     found.add(token[0])
         return frozenset(found)
 
@@ -163,10 +166,9 @@ class Pattern:
         return (last.isalnum() or last == "_") and text[end : end + 1].isalnum()
 
 
-def _is_cut(beside: str, may_go_on: bool) -> bool:
-    """Whether a text may have a longer word here: at a gap, or after a quote within a word."""
-    rest = beside.translate(_QUOTES)
-    return may_go_on if not rest else rest != beside and rest[0].isalnum()
+def _is_cut(beside: str, is_quoted: bool, may_go_on: bool) -> bool:
+    """Whether a text may have a longer word here: at a gap, or beyond a quote within a word."""
+    return is_quoted and beside.isalnum() if beside else may_go_on
 
 
 def _plain(words: str) -> str:
