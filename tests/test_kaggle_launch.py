@@ -515,7 +515,7 @@ def test_auto_without_free_hours_and_without_a_budget_is_told(
     result = tpuctl("launch", "train.py", "--on", "auto", "--json")
     assert (result.exit_code, result.document["errors"][0]["code"]) == (3, "no_capacity")
     first, *rows = result.document["errors"][0]["message"].splitlines()
-    assert first == "No TPU can be had now."
+    assert first == "No TPU is available now."
     assert {row.split()[0] for row in rows} >= {"kaggle", "colab", "for"}
     assert all(len(row) < 120 for row in rows)
     assert "--max-usd" in rows[-1]

@@ -1,4 +1,4 @@
-"""`launch` from Python: here, on workers, on Kaggle, Colab or GKE, or where there is a TPU."""
+"""`launch` from Python: here, on workers, on Kaggle, Colab or GKE, or on any available TPU."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def launch(
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
-    asked = _Asked(**{**locals(), "script": str(script), "workers": as_workers(on)})
+    asked = _LaunchArguments(**{**locals(), "script": str(script), "workers": as_workers(on)})
     place = None if asked.workers.hosts else asked.workers.name
     if place == AUTO:
         return _launch_anywhere(asked)
@@ -110,7 +110,7 @@ def launch(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _LaunchArguments:
     """The arguments of `launch`, where those are the workers that `on` means."""
 
     script: str
@@ -170,7 +170,7 @@ class _Asked:
         refuse_unused(given, where, hint=hint)
 
 
-def _launch_anywhere(asked: _Asked) -> Launched:
+def _launch_anywhere(asked: _LaunchArguments) -> Launched:
     workers = asked.workers
     refuse_unused({"--detach": asked.detach, "--zone": workers.zone}, "with --on auto")
     plan = plan_auto(asked.script, max_usd=asked.max_usd, project=workers.project)
@@ -198,7 +198,7 @@ def _launch_anywhere(asked: _Asked) -> Launched:
     )
 
 
-def _launch_on_gke(asked: _Asked) -> Launched:
+def _launch_on_gke(asked: _LaunchArguments) -> Launched:
     from tpuctl.providers.gke.manifest import GkeOptions
 
     asked.refuse("on GKE", "cpu_devices", "resume", "include_secrets")
@@ -208,7 +208,7 @@ def _launch_on_gke(asked: _Asked) -> Launched:
     return launch_on_gke(asked.script, asked.training, where, **same)
 
 
-def _launch_on_kaggle(asked: _Asked) -> Launched:
+def _launch_on_kaggle(asked: _LaunchArguments) -> Launched:
     asked.refuse("on Kaggle", "cpu_devices", "env", "check", "include_secrets")
     asked.workers.refuse_login("on Kaggle")
     same = asked.shared(
@@ -217,7 +217,7 @@ def _launch_on_kaggle(asked: _Asked) -> Launched:
     return launch_on_kaggle(asked.script, asked.training, **same)
 
 
-def _launch_on_colab(asked: _Asked) -> Launched:
+def _launch_on_colab(asked: _LaunchArguments) -> Launched:
     asked.refuse("on Colab", "cpu_devices")
     asked.workers.refuse_login("on Colab")
     same = asked.shared(
@@ -235,7 +235,7 @@ def _launch_on_colab(asked: _Asked) -> Launched:
     )
 
 
-def _launch_here(asked: _Asked) -> LaunchPlan | Training:
+def _launch_here(asked: _LaunchArguments) -> LaunchPlan | Training:
     from tpuctl.diagnosis.diagnose import diagnose
     from tpuctl.runtime.live import live_machine
     from tpuctl.training.plan import plan_training
@@ -260,7 +260,7 @@ def _launch_here(asked: _Asked) -> LaunchPlan | Training:
     return watch_training(plan, log=asked.log)
 
 
-def _launch_on_workers(asked: _Asked) -> Launched:
+def _launch_on_workers(asked: _LaunchArguments) -> Launched:
     from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
 
     if asked.cpu_devices:
@@ -279,7 +279,7 @@ def _launch_on_workers(asked: _Asked) -> Launched:
 
 def _with_copy(script: str, setting: str, on_progress: OnProgress) -> str:
     """Replace a template's shards in a bucket by a copy of them on this machine."""
-    from tpuctl.datasets.places import bucket_of
+    from tpuctl.datasets.locations import bucket_of
     from tpuctl.training.plan import find_script
 
     name, _, place = setting.partition("=")

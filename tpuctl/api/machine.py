@@ -119,7 +119,7 @@ def _standard_input() -> Iterator[str]:
 
 def _nothing_to_explain() -> UsageError:
     return UsageError(
-        "There is no text to explain.",
+        "No text to explain.",
         hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
     )
 

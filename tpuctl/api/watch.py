@@ -219,7 +219,7 @@ def _watch_on(
                 in_bucket.rstrip("/").rpartition("/")[2] or "checkpoints"
             )
         elif here in (Path.cwd(), Path.home().resolve(), Path("/")) or here.is_file():
-            raise UsageError(f"{checkpoints} must be a folder of its own.")
+            raise UsageError(f"{checkpoints} must be a folder of checkpoints only.")
         spec = replace(spec, env={**spec.env, CHECKPOINTS: here.name})
         zones = resolve_watch_zones(zone)[1] or ()
         options["ttl_s"] = options["ttl_s"] or _TTL_S

@@ -181,7 +181,7 @@ def warn(message: str) -> None:
 
 
 def note_message(progress: Progress) -> None:
-    """Print a message of a long work, and nothing of its progress."""
+    """Print the messages of a long operation, but not its progress."""
     if progress.task == MESSAGE:
         note(progress.note)
 

@@ -125,7 +125,7 @@ class Feed:
         self._taken = 0
 
     def take_sample(self) -> list[tuple[int, float]]:
-        """Look at the first elements, 64 or 5 seconds of them: bytes and seconds of each."""
+        """Measure the first elements, up to 64 or for 5 seconds: bytes and seconds of each."""
         sample: list[tuple[int, float]] = []
         begun_s = time.monotonic()
         while len(sample) < _SAMPLE_ELEMENTS and time.monotonic() - begun_s < _SAMPLE_S:
@@ -143,7 +143,7 @@ class Feed:
         return sample
 
     def nothing(self) -> InvalidInputError:
-        """The error of a pipeline without elements."""
+        """Return the error for a pipeline without elements."""
         return InvalidInputError(f"{self._source.text} yielded no elements.")
 
     def records(self) -> Iterator[bytes]:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
+from tpuctl.datasets.locations import bucket_of, local_target
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import CopyResult
-from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry, find_published
 from tpuctl.datasets.quarantine import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
@@ -80,15 +80,15 @@ def load_from(storage: Storage) -> DataSet:
     published = find_published(storage, leniently=False)
     if published is None or published.data_set is None:
         raise NotFoundError(
-            f"{storage.address} is not a data set: there is no {manifest.MANIFEST} in it.",
+            f"{storage.address} is not a data set: it has no {manifest.MANIFEST}.",
             hint=f"Make one: tpuctl data presize SRC {storage.address}",
         )
     return published.data_set
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """A data set in a bucket and the folder that is to hold it; `is_shared` if others may ask."""
+class _CopyRequest:
+    """A data set in a bucket and its local folder; `is_shared` if other processes use it too."""
 
     storage: Storage
     data_set: DataSet
@@ -155,7 +155,7 @@ def local_data_set(dst: str | Path) -> Path:
     return Path(copy_data_set(address, on_progress=StderrProgress(f"Copying {address}")).path)
 
 
-def _wanted(address: str, dst: str | Path | None) -> _Wanted:
+def _wanted(address: str, dst: str | Path | None) -> _CopyRequest:
     storage = open_storage(address)
     data_set = load_from(storage)
     text = manifest.to_text(data_set.document).encode()
@@ -169,10 +169,10 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
         folder = local_target(dst)
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         lock = root / f".folder-{digest}{_LOCK}"
-    return _Wanted(storage, data_set, text, folder, lock, dst is None)
+    return _CopyRequest(storage, data_set, text, folder, lock, dst is None)
 
 
-def _hold(wanted: _Wanted) -> bool:
+def _hold(wanted: _CopyRequest) -> bool:
     """Hold a complete copy, together with other readers; False if it is not complete."""
     descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -187,7 +187,7 @@ def _hold(wanted: _Wanted) -> bool:
 
 
 @contextmanager
-def _locked(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+def _locked(wanted: _CopyRequest, on_progress: OnProgress) -> Iterator[bool]:
     """Hold the copy exclusively, as soon as no other process holds it.
 
     Yields False if another process has completed it meanwhile: a reader may hold it for hours.
@@ -216,7 +216,7 @@ def _open(lock: Path) -> int:
         return os.open(lock, LOCK_FLAGS, 0o600)
 
 
-def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
+def _fill(wanted: _CopyRequest, on_progress: OnProgress) -> int:
     folder = wanted.folder
     for name in (QUARANTINE, manifest.MANIFEST):
         remove_stale_parts(folder, of=f"{name}.*")
@@ -229,7 +229,9 @@ def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
     return fetched
 
 
-def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> tuple[str, ...]:
+def _make_room(
+    wanted: _CopyRequest, limit_bytes: int | None, *, overwrite: bool
+) -> tuple[str, ...]:
     """Delete what is in the way; returns the copies that were deleted. Raises WriteError."""
     ensure_folder(wanted.folder)
     if not wanted.is_shared:
@@ -252,7 +254,7 @@ def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> 
     return tuple(evicted)
 
 
-def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
+def _replace_other(wanted: _CopyRequest, *, overwrite: bool) -> None:
     """Delete another data set from the folder, its manifest first; raises AlreadyExistsError."""
     there = find_published(open_storage(wanted.folder), leniently=True)
     path = wanted.folder / manifest.MANIFEST
@@ -271,7 +273,7 @@ def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
                 (wanted.folder / shard.name).unlink(missing_ok=True)
 
 
-def _other_copies(wanted: _Wanted) -> list[Path]:
+def _other_copies(wanted: _CopyRequest) -> list[Path]:
     """List the other shared copies, the least recently used first."""
 
     def last_used(copy: Path) -> float:
@@ -284,7 +286,7 @@ def _other_copies(wanted: _Wanted) -> list[Path]:
     return sorted(copies, key=last_used)
 
 
-def _used(wanted: _Wanted) -> int:
+def _used(wanted: _CopyRequest) -> int:
     """How large all other shared copies are."""
     others = _other_copies(wanted)
     return sum(path.stat().st_size for copy in others for path in copy.iterdir())

@@ -107,8 +107,8 @@ class Part:
     def __post_init__(self) -> None:
         if not 0 <= self.host < self.hosts:
             raise UsageError(
-                f"--hosts {self.host}/{self.hosts}: there is no such machine.",
-                hint=f"The first is 0/{max(1, self.hosts)}.",
+                f"--hosts {self.host}/{self.hosts} is out of range.",
+                hint=f"Machines are counted from 0: 0/{max(1, self.hosts)} is the first.",
             )
 
 

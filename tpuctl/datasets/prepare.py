@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tpuctl.datasets.formats import need_array_record
 from tpuctl.datasets.inputs import ScanResult, scan, scan_bucket
+from tpuctl.datasets.locations import bucket_of, check_locations, warn_far_away
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.places import bucket_of, check_places, warn_far_away
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.lazy import need_modules
@@ -60,7 +60,7 @@ def prepare_sizes(
 
     Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
     """
-    source, target = check_places(src, dst)
+    source, target = check_locations(src, dst)
     versions = _check_modules(options)
     if bucket_of(source):
         inputs = scan_bucket(open_storage(source))
@@ -84,7 +84,7 @@ def prepare_sizes(
 
 
 def _check_modules(options: PresizeOptions) -> dict[str, str]:
-    """Name the versions that decide about pixels; raises MissingExtraError."""
+    """Return the versions that affect pixels; raises MissingExtraError."""
     need_modules("Presizing images", *_MODULES, extra="images")
     versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
     if options.format == "arrayrecord":
@@ -122,7 +122,7 @@ def describe_traffic(run: Prepared, missing: Sequence[ShardJob]) -> str | None:
     source = f"{run.source}: {len(pictures):,} objects, {total}, to read; " if reads else ""
     return (
         f"{source}about {run.inputs.lists + shards:,} class A operations (lists, writes) and "
-        f"{run.inputs.looks + len(pictures):,} class B (reads)."
+        f"{run.inputs.reads + len(pictures):,} class B (reads)."
     )
 
 

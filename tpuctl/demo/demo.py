@@ -82,7 +82,7 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
     start_s = time.monotonic()
     if images is not None and not images.is_dir():
         raise NotFoundError(
-            f"Could not start the demo: there is no folder {images}.",
+            f"Could not start the demo: the folder {images} does not exist.",
             hint="Give --images a folder of images, or omit it: the demo makes its own.",
         )
     _check_extras(own_photographs=images is None)

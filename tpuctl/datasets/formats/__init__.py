@@ -20,7 +20,7 @@ class Container(Protocol):
     def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
         """Make `shard` of the TFRecords in `part`, whose digest is `known`; raises WriteError.
 
-        A kill leaves either of them whole. `index` is the number of the shard.
+        If it is killed, one of the two is complete. `index` is the number of the shard.
         """
         ...
 
@@ -36,7 +36,7 @@ class Container(Protocol):
 def open_container(name: str, encode: str) -> Container:
     """Return a format by its name, for images of an encoding.
 
-    Raises MissingExtraError, and InvalidInputError for a format that is not known here.
+    Raises MissingExtraError, and InvalidInputError for an unknown format.
     """
     if name == "tfrecord":
         from tpuctl.datasets.formats._tfrecord import TfRecord

@@ -25,7 +25,7 @@ class ArrayRecord:
     """A shard for Grain; its records are `tf.train.Example`s."""
 
     def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
-        """Write it beside the part and give it its name when it is complete."""
+        """Write it next to the part, and rename it when it is complete."""
         packing = shard.with_suffix(".packing")
         with translated_write_errors(packing), part.open("rb") as records:
             packing.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def _damaged(number: int, error: Exception) -> DamagedRecordError:
 
 
 def _refusal(error: RuntimeError, path: Path) -> OSError:
-    """Turn what the library says when it cannot write into what the system said to it."""
+    """Turn the library's write error into the OSError that caused it."""
     said = str(error).lower()
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
     code = next((code for code in codes if os.strerror(code).lower() in said), errno.EIO)

@@ -32,7 +32,7 @@ _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", 
 
 
 class Tar:
-    """A shard for webdataset; `encode` decides about the suffix of the images."""
+    """A shard for webdataset; `encode` determines the suffix of the images."""
 
     def __init__(self, encode: str) -> None:
         self._suffix = _PICTURE_SUFFIXES[encode]

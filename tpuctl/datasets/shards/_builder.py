@@ -76,7 +76,7 @@ class ShardBuilder:
         self._count(picture.key, small.flags)
 
     def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
-        """Write down that an image cannot be used; raises WriteError."""
+        """Record that an image cannot be used; raises WriteError."""
         picture = self.job.pictures[index]
         sha256 = hashlib.sha256(data).hexdigest() if data else None
         line = Quarantined(picture.key, bad.reason, bad.detail, max(0, picture.bytes), sha256)
