@@ -630,14 +630,14 @@ def compute() -> list[bytes]:
 def read_colab(data: bytes, folder: Path) -> object:
     from tpuctl.clock import ManualClock
     from tpuctl.cloud.service_clock import ServiceClock
-    from tpuctl.providers.colab._planes import PublicPlane, TunnelPlane
+    from tpuctl.providers.colab._control_planes import PublicApi, TunnelApi
 
     reply = object_of(data)
     login = SimpleNamespace(tunnel="http://a", public="http://a")
     clock = ServiceClock(ManualClock(NOW))
     http: Any = SimpleNamespace(login=login, clock=clock, call=lambda *_, **__: reply)
-    tunnel = TunnelPlane(http)
-    public = PublicPlane(http, tunnel)
+    tunnel = TunnelApi(http)
+    public = PublicApi(http, tunnel)
     return all_answers([
         use
         for plane in (tunnel, public)

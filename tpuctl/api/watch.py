@@ -138,9 +138,9 @@ def watch(
     refuse_unused({"--checkpoints": checkpoints, "--max-units": max_units}, "without --on")
     from tpuctl.cloud.plan import check_words
     from tpuctl.hardware.types import describe
-    from tpuctl.providers.planes import provider_to_watch
+    from tpuctl.providers.control_planes import provider_to_watch
     from tpuctl.providers.port import Login
-    from tpuctl.providers.registry import is_plane
+    from tpuctl.providers.registry import is_control_plane
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.loop import open_target
     from tpuctl.supervise.loop import watch as watch_planned
@@ -158,12 +158,18 @@ def watch(
         plain, accelerator_type, zone, chosen,
         provider=provider, project=project, on_warning=on_warning,
     )  # fmt: skip
-    plane = owner.abilities.name if is_plane(owner) else None
+    control_plane = owner.abilities.name if is_control_plane(owner) else None
     spec = plan_job(as_words(command), **job)
     store, plan_watch, act_on = open_target(owner, plain, project=project, on_warning=on_warning)
-    look_in, zones = resolve_watch_zones(zone if plane or zone else ())
+    look_in, zones = resolve_watch_zones(zone if control_plane or zone else ())
     wanted = WatchOptions(
-        look_in, zones, accelerator_type, ttl_s=ttl_s, max_usd=max_usd, provider=plane, **chosen
+        look_in,
+        zones,
+        accelerator_type,
+        ttl_s=ttl_s,
+        max_usd=max_usd,
+        provider=control_plane,
+        **chosen,
     )
     if dry_run:
         return plan_watch(wanted, spec, store=store, fresh=fresh)
@@ -198,9 +204,9 @@ def _watch_on(
     **talk: Any,
 ) -> RelayResult | RelayPlan:
     """Run a job on the first provider that has a TPU, and on the next when that one ends."""
-    from tpuctl.supervise.legs import CHECKPOINTS, Checkpoints, Relay, RelayJob
     from tpuctl.supervise.plan import WatchOptions, plan_job, resolve_watch_zones
     from tpuctl.supervise.relay import LedgerFile, RelayPlan, relay_folder
+    from tpuctl.supervise.run_parts import CHECKPOINTS, Checkpoints, Relay, RelayJob
 
     if not checkpoints:
         raise UsageError("Where are the checkpoints?", hint="Add --checkpoints DIR or gs://...")

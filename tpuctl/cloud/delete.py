@@ -274,17 +274,17 @@ def delete_all(
     """
     ended: list[str] = []
 
-    def tell(note: str = "") -> None:
+    def report(note: str = "") -> None:
         on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", note))
 
     def work(deletion: TpuDeletion) -> TpuDeletion:
-        result = _Deleter(api, journal, deletion, timeout_s, is_unneeded, tell).run()
+        result = _Deleter(api, journal, deletion, timeout_s, is_unneeded, report).run()
         ended.append(deletion.name)
-        tell(deletion.name)
+        report(deletion.name)
         return result
 
     if planned:
-        tell()
+        report()
     results = attempt_all([partial(work, deletion) for deletion in planned], at_once=_AT_ONCE)
     return tuple(
         failed_deletion(deletion, result) if isinstance(result, TpuctlError) else result

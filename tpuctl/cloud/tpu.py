@@ -286,10 +286,10 @@ def type_facts(accelerator_type: str, number: int = 1) -> dict[str, Any]:
 
 
 @cache
-def _price(plane: str, accelerator_type: str, zone: str, model: str) -> float | None:
+def _price(control_plane: str, accelerator_type: str, zone: str, model: str) -> float | None:
     if known_type(accelerator_type) is None:
         return None
-    return list_price(plane, accelerator_type, zone, model)
+    return list_price(control_plane, accelerator_type, zone, model)
 
 
 def _workers(node: Node, expected: int) -> tuple[Worker, ...]:

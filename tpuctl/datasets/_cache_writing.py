@@ -176,12 +176,12 @@ def write_variant(
     feed: Feed,
     work: Work,
     shard_bytes: int,
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
     check: Callable[[int], None] | None,
 ) -> list[FinishedShard]:
     """Write every record of a feed into shards of about that size, and finish them together.
 
-    `tell` is called with the number of elements so far, `check` too before each shard but the
+    `report` is called with the number of elements so far, `check` too before each shard but the
     first. Raises WriteError, and TargetError and InvalidInputError for what the pipeline does.
     """
     records = feed.records()
@@ -198,7 +198,7 @@ def write_variant(
             while writer.size_bytes < shard_bytes and (record := next(records, None)) is not None:
                 writer.write(record)
                 count += 1
-                tell(start + count)
+                report(start + count)
         parts.append(_Part(path, writer.digest(), start, count))
         start += count
     if not parts:

@@ -30,11 +30,11 @@ class Hosts:
         """Say how such machines are named."""
         return "machines are named where they are used: --host me@10.0.0.5"
 
-    def knows(self, name: str) -> bool:
+    def is_recorded(self, name: str) -> bool:
         """They have addresses, not names."""
         return False
 
-    was_deleted = knows
+    was_deleted = is_recorded
 
     def is_used(self) -> bool:
         """Say no: nothing is left open on them that costs money."""
@@ -46,7 +46,7 @@ class Hosts:
 
     def get(self, name: str, zone: str | None) -> NoReturn:
         """Raise: there are no objects to read."""
-        raise NotFoundError(f"There is no TPU {name} among hosts.", hint="tpuctl list")
+        raise NotFoundError(f"TPU {name} not found among hosts.", hint="tpuctl list")
 
     def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
         """Offer nothing."""

@@ -52,7 +52,7 @@ class HostKeyRules:
                 all_keys.extend(keys)
         return found
 
-    def knows(self, host: Host, key: Any, address: str) -> bool:
+    def is_known(self, host: Host, key: Any, address: str) -> bool:
         """Whether a key is known; raises HostKeyError for one that must not be accepted."""
         keys, authorities, _ = self.find(self.names[0])
         is_known = _is_among(key, keys) or any(

@@ -29,8 +29,8 @@ from tpuctl.remote.copy_plan import (
 )
 from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host
+from tpuctl.remote.incoming import Accepted, open_offer
 from tpuctl.remote.local_tree import LocalTree, read_tree
-from tpuctl.remote.offer import Accepted, open_offer
 from tpuctl.remote.payload import payload
 from tpuctl.remote.results import summarize, with_failures
 from tpuctl.storage.local import ensure_folder, free_bytes, translated_write_errors

@@ -165,6 +165,6 @@ def _why_left(holder: ChipHolder, again: str) -> tuple[str, str]:
     if holder.may_end:
         return f"{process} could not be identified", again
     return (
-        f"{process} was left alone ({holder.seen_by}, or a parent process of ours)",
+        f"{process} was left alone ({holder.seen_by}, or a parent of this process)",
         "End it yourself, on the host if this is a container.",
     )

@@ -78,7 +78,7 @@ class Actions(WorkerActions):
         return found[0] if found else None
 
     def _departure(self, state: WatchState) -> tuple[bool | None, str]:
-        """Whether a user deleted it while it was alive, None where nothing tells, and why."""
+        """Whether a user deleted it while it was alive, None if unknown, and why."""
         create_id = state.tpu.create_id if state.tpu else None
         entry = self._journal.find(create_id) if create_id else None
         if entry and entry.outcome in (COLLECTED, DELETED):

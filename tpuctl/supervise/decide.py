@@ -49,7 +49,7 @@ from tpuctl.supervise.models import (
 from tpuctl.units import format_duration
 
 POLL_S = 30.0
-"""Seconds between two looks at a working TPU, so that a preemption is noticed within a minute."""
+"""Seconds between two checks of a working TPU, so that a preemption is noticed within a minute."""
 
 SETTLE_S = 45.0
 """How long a failed job is not yet a crash."""

@@ -38,7 +38,7 @@ def type_of(accelerator: str) -> str:
 class Runtime:
     """A runtime of the account: ours, of another tool, or of a browser tab.
 
-    `id` is what both planes know it by; `url` and `token` lead to it until `expires`.
+    `id` is its name in both control planes; `url` and `token` lead to it until `expires`.
     """
 
     id: str
@@ -84,7 +84,7 @@ class ColabApi(Protocol):
         """Read the balance."""
 
     def eligible(self) -> dict[str, bool] | None:
-        """Return which accelerators the account may have; None where the plane does not say."""
+        """Return which accelerators the account may have; None if this API does not say."""
 
     def keep_alive(self, runtime_id: str) -> None:
         """Tell Colab that a runtime is in use."""

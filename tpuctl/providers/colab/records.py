@@ -21,11 +21,11 @@ TAKEN_AWAY = "Colab took it away"
 
 @dataclass(frozen=True)
 class Record:
-    """One runtime of ours. `intended`: asked for, and perhaps there. `running`: it was there.
+    """One runtime that tpuctl requested.
 
-    `key` makes the create unique. `until_done` lets the guard delete it when the job named so has
-    ended and `is_home` says that its output was fetched: its `folder` there, to `output` here.
-    Times are Colab's.
+    `intended`: requested, and may exist. `running`: it existed. `key` makes the create
+    unique. `until_done` lets the guard delete it when the job of that name has ended and `is_home`
+    says that its output was fetched: its `folder` there, to `output` here. Times are Colab's.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Records:
         self._endpoint = load_settings({})["colab_endpoint"] or ""
 
     def find(self, name: str) -> Record | None:
-        """Read one record; None where there is none, or for another service."""
+        """Read one record; None if it is missing or belongs to another service."""
         try:
             document = read_json(self.path(name))
             record = from_plain(Record, document)

@@ -58,7 +58,7 @@ class Context:
 def find_context(name: str | None = None) -> Context:
     """Read a context, by default the current one, as kubectl does: KUBECONFIG, else ~/.kube/config.
 
-    Raises NotLoggedInError where there is none, InvalidInputError, UnsupportedError.
+    Raises NotLoggedInError if it is missing, InvalidInputError, UnsupportedError.
     """
     named = os.environ.get("KUBECONFIG")
     paths = [Path(each).expanduser() for each in (named or "").split(os.pathsep) if each]

@@ -39,7 +39,7 @@ from tpuctl.units import format_count, format_duration
 
 Note = Callable[[str], None]
 OVER = frozenset({"home", "deleted"})
-"""The phases of runs that nothing is left to do for."""
+"""The phases of finished runs."""
 CONTAINER_KINDS = ("initContainerStatuses", "containerStatuses")
 
 _POOLS = "To start it although its nodes are made on demand: --no-check"
@@ -288,7 +288,7 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> R
 
 
 def find(cluster: Cluster, name: str) -> Json | None:
-    """Read a JobSet; None where there is none."""
+    """Read a JobSet; None if it does not exist."""
     try:
         return cluster.get(f"{JOB_SETS}/{cluster.namespace}/jobsets/{name}")
     except NotFoundError:

@@ -117,7 +117,7 @@ class KaggleClient:
         return int(reply["versionNumber"]), names
 
     def version_of(self, slug: str) -> int | None:
-        """Return the newest version of a kernel; None where there is no such kernel."""
+        """Return the newest version of a kernel; None if it does not exist."""
         try:
             reply = self._call(_KERNELS, "GetKernel", self._named(slug))
         # Kaggle calls a kernel that does not exist forbidden.

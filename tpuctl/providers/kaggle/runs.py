@@ -242,8 +242,8 @@ def _resolve_resume(client: KaggleClient, store: RunStore, job: HostedJob) -> st
         runs = [run for run in runs if run.name == job.resume]
     if not runs:
         raise NotFoundError(
-            f"There is no run on Kaggle to resume from: {job.resume}.",
-            hint="--resume takes last, the name of a run, or a folder with checkpoints.",
+            f"Run not found on Kaggle to resume from: {job.resume}.",
+            hint="Use --resume last, the name of a run, or a folder with checkpoints.",
         )
     run = runs[0]
     assert run.version
