@@ -61,7 +61,7 @@ def test_the_guard_waits_while_there_is_time_and_deletes_when_it_is_over(
     assert "t1 has 3480 s left; next look in 3480 s" in early.stdout
     here.clock.sleep(3481)
     late = look_once(here, create_id)
-    assert "t1 is over its time: deletion asked for; next look in 60 s" in late.stdout
+    assert "t1 has expired: deletion requested; next look in 60 s" in late.stdout
     assert here.api.get_node("t1", zone=A).state == "DELETING"
     assert "deletion asked for" in look_once(here, create_id).stdout
     assert here.requests["delete_node"] == 1

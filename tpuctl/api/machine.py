@@ -42,7 +42,7 @@ def doctor(  # type: ignore[misc]
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
-    With a `provider` it checks the account there instead: login, balance, what may be had.
+    With a `provider` it checks the account there instead: login, balance, what is available.
     """
     if provider:
         from tpuctl.providers.check import check_provider

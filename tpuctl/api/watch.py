@@ -85,7 +85,7 @@ def watch(
             the folder that the variable TPUCTL_CHECKPOINTS names, and writes them there.
         max_units: With `on`: compute units for each runtime on Colab.
         zone: Where the TPU is and is recreated, several zones to recreate it in, or "auto".
-        accelerator_type: Type to create where there is no TPU yet. Like the following options, by
+        accelerator_type: Type to create if there is no TPU yet. Like the following options, by
             default the same as the TPU has now.
         spot: Whether to create spot TPUs.
         queued: Whether to create queued resources.

@@ -196,7 +196,7 @@ class _Dialogue:
             output.note(report.attempt_line(attempt))
 
     def leave_or_cancel(self) -> Choice:
-        """Ask what to do with the request after Ctrl-C; cancel it where there is no terminal."""
+        """Ask what to do with the request after Ctrl-C; cancel it without a terminal."""
         self._display.close()
         if not sys.stdin.isatty() or output.as_json():
             return "cancel"

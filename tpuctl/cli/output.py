@@ -200,7 +200,7 @@ def script_log() -> int | None:
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is changed, deleted or paid for; `--yes` answers for scripts.
 
-    Raises UsageError where there is no terminal, and stops the program on "no".
+    Raises UsageError without a terminal, and stops the program on "no".
     """
     if yes:
         return

@@ -389,7 +389,7 @@ def _machine_warnings(kind: AcceleratorType, options: CreateOptions) -> tuple[st
             "tpuctl cannot make it of two machines."
         )
     if options.flex and kind.workers > 1:
-        notes.append("A slice that waits does not lapse by itself: tpuctl cancels it.")
+        notes.append("A waiting slice does not expire by itself: tpuctl cancels it.")
     return tuple(notes)
 
 

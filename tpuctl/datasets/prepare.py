@@ -157,7 +157,7 @@ def _only_repairs(previous: DataSet, plan: Plan) -> bool:
 
 
 def _difference(previous: DataSet, plan: Plan) -> str:
-    """Describe in the user's words how the two differ."""
+    """Describe how the two differ."""
     for name, value in plan.options.items():
         if previous.options.get(name) != value:
             before, now = _plain(previous.options.get(name)), _plain(value)

@@ -44,7 +44,7 @@ class CloudTpu:
         "Cloud TPU",
         options=frozenset(each.name for each in fields(CreateOptions)) - _NOT_OURS,
         instead={
-            "max_units": "It bills dollars: limit it with --max-usd, or --ttl.",
+            "max_units": "It bills in dollars: limit it with --max-usd, or --ttl.",
             "flex": "Wait for capacity with --queued, or: --provider gce --flex",
             "reservation": "Use --reserved, or: --provider gce --reservation NAME",
         },
@@ -68,7 +68,7 @@ class CloudTpu:
         return None
 
     def is_recorded(self, name: str) -> bool:
-        """Leave every name to the other providers: ours may have been created elsewhere."""
+        """Always False: TPUs of Google Cloud may have been created elsewhere."""
         return False
 
     was_deleted = is_recorded
@@ -99,7 +99,7 @@ class CloudTpu:
         on_progress: OnProgress,
         on_attempt: OnAttempt,
     ) -> Created | NotCreated:
-        """Create the TPU in the first zone that has one."""
+        """Create the TPU in the first zone that has capacity."""
         assert isinstance(plan, CreatePlan)
         # With our key in its metadata from the start, no later command has to wait for an update.
         own_key = first_key(state_dir(), split_user(plan.name)[0])
@@ -187,7 +187,7 @@ class CloudTpu:
         return tuple(found)
 
     def balance(self) -> Balance | None:
-        """It bills dollars."""
+        """Return nothing: it bills in dollars."""
         return None
 
     def reach(self, name: str, login: Login) -> Reached:
@@ -206,7 +206,7 @@ class ComputeEngine(CloudTpu):
         options=frozenset(each.name for each in fields(CreateOptions))
         - {"max_units", "queued", "reserved"},
         instead={
-            "max_units": "It bills dollars: limit it with --max-usd, or --ttl.",
+            "max_units": "It bills in dollars: limit it with --max-usd, or --ttl.",
             "queued": "To wait for capacity: --flex --ttl 8h",
             "reserved": "Name the reservation: --reservation NAME",
         },

@@ -21,7 +21,7 @@ class Offers(Outcome):
 
     @property
     def status(self) -> Status:
-        """`partial` when a provider failed, `attention` when nothing can be had."""
+        """`partial` when a provider failed, `attention` when nothing is available."""
         if self.failures:
             return "partial" if self.offers else "error"
         return "ok" if any(each.available is not False for each in self.offers) else "attention"

@@ -110,7 +110,7 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
     )
     for word in words:
         if redact(word) != word:
-            text = f"This looks like a secret, and would be in {place}: {redact(word)}"
+            text = f"This looks like a secret, and would be sent in {place}: {redact(word)}"
             raise UsageError(text, hint=hint)
 
 

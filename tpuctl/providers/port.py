@@ -214,7 +214,7 @@ class Provider(Protocol):
         """List what is available, of one type or of all; only reads."""
 
     def balance(self) -> Balance | None:
-        """Read what is left of units or free hours; None for a provider that bills dollars."""
+        """Read what is left of units or free hours; None for a provider that bills in dollars."""
 
     def reach(self, name: str, login: Login) -> Reached:
         """Find the workers of a TPU; raises `refuse` for one that is batch only."""

@@ -1,4 +1,4 @@
-"""Which providers there are, and which of them a command asks."""
+"""The providers, and which ones a command uses."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -59,7 +59,7 @@ def open_to_create(
         owner = open_provider(min(there))
     if owner and owner.abilities.name != chosen:
         raise UsageError(
-            f"{owner.abilities.title} has a TPU {tpu}, which later commands would mean.",
+            f"{owner.abilities.title} has a TPU {tpu}, which later commands would use.",
             hint=f"Choose another name, or first: tpuctl delete {tpu}",
         )
     return open_provider(chosen, project=project, on_warning=on_warning)

@@ -31,7 +31,7 @@ class HostKeyRules:
     """Where to look up a machine's keys, and what to do about others.
 
     `names` are the names in known_hosts files: with the port, then without. `strict` is the value
-    of StrictHostKeyChecking, `jump` that of ProxyJump; None where there is no ssh to ask.
+    of StrictHostKeyChecking, `jump` that of ProxyJump; None without ssh.
     """
 
     names: tuple[str, ...]
@@ -145,7 +145,7 @@ def _user_config() -> Path:
 
 
 def _configuration(address: str, *flags: str) -> dict[str, str]:
-    """Return what `ssh -G` says of a machine, nothing where there is no ssh."""
+    """Return what `ssh -G` says of a machine; nothing without ssh."""
     program = _program("ssh")
     if program is None:
         return {}

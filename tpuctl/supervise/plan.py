@@ -143,7 +143,7 @@ def plan_watch(
 ) -> WatchPlan:
     """Decide where the watch starts; only reads. `check` refuses options without an effect.
 
-    Raises NotFoundError where there is no TPU and no type to create, AlreadyExistsError where an
+    Raises NotFoundError if there is no TPU and no type to create, AlreadyExistsError if an
     earlier watch runs another job, and MissingExtraError.
     """
     require_extra(for_folders=spec.code is not None)

@@ -98,7 +98,7 @@ class End:
 
 
 def next_step(ledger: Ledger, places: tuple[str, ...], *, max_crashes: int) -> Go | Pause | End:
-    """Decide what to do after the parts so far; `places` are PROVIDER:TYPE, in their order."""
+    """Decide what to do next; `places` are PROVIDER:TYPE, in their order."""
     if not ledger.legs:
         return Go(0)
     last = ledger.legs[-1]

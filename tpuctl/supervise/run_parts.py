@@ -355,7 +355,7 @@ def _concluded(part: JobPart, ended: WatchResult, actions: _PartActions) -> JobP
     last, error = (ended.attempts[-1] if ended.attempts else None), ended.error
     end: PartEnd = "ended" if last else "refused"
     if error is None and not actions.is_home:
-        # The next one goes on from the last checkpoint that is here.
+        # The next one resumes from the last checkpoint that is here.
         return replace(
             part, end="ended", reason="it was gone before its last checkpoints were fetched"
         )

@@ -36,12 +36,12 @@ TAIL_LINES = 20
 
 
 def attempt_variables(number: int) -> dict[str, str]:
-    """Return what a job is told about its attempt."""
+    """Return the variables that tell a job about its attempt."""
     return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
 
 
 class WorkerActions:
-    """The side effects of a watch; raises TpuctlErrors. A subclass has those at the provider."""
+    """The side effects of a watch; raises TpuctlErrors. A subclass adds those at the provider."""
 
     clock: Clock
 
@@ -79,7 +79,7 @@ class WorkerActions:
         raise NotImplementedError
 
     def _place(self) -> object:
-        """Return what changes when the workers are others."""
+        """Return a key that changes when the workers change."""
         raise NotImplementedError
 
     def _reach(self) -> Reached:
@@ -100,7 +100,7 @@ class WorkerActions:
         return observe_workers(hosts, access, state, chips_per_worker=chips)
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
-        """Return what the job is told about its attempt."""
+        """Return the variables that tell the job about its attempt."""
         return attempt_variables(step.number)
 
     def launch(self, spec: JobSpec, step: LaunchJob) -> None:

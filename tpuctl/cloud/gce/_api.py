@@ -165,7 +165,7 @@ class ComputeApi:
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:
-        """Refuse: a flex-start TPU waits by itself."""
+        """Refuse: a flex-start TPU waits without a queue."""
         raise UnsupportedError("Compute Engine has no queued resources.", hint="Use --flex.")
 
     delete_queued_resource = create_queued_resource

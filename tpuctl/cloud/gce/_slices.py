@@ -64,7 +64,7 @@ class Slices:
         return known if known and is_same else mark_of(request, self._clock.now())
 
     def read(self, name: str, zone: str, context: RequestContext) -> Node | None:
-        """Read a slice, or what is left of it; None where there is nothing of that name."""
+        """Read a slice, or what is left of it; None if nothing has that name."""
         with suppress(NotFoundError):  # The group may go between two requests.
             if node := self._read_group(name, zone, context):
                 return node

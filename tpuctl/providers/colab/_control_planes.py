@@ -170,7 +170,9 @@ class PublicApi:
                 return
             url = f"{self._http.login.public}/v1/{name}:wait"
             found = self._http.call(doing, "GET", url, query={"timeout": "20s"})
-        raise UnavailableError(f"Could not {doing}: Colab is still at it.", hint="Try again.")
+        raise UnavailableError(
+            f"Could not {doing}: Colab is still working on it.", hint="Try again."
+        )
 
     def list(self) -> tuple[Runtime, ...]:
         """List the runtimes of the account."""

@@ -95,7 +95,7 @@ def refusal(reason: str, accelerator: str) -> TpuctlError:
     kind = type_of(accelerator)
     if reason == "DENYLISTED":
         return TpuctlError(
-            "Colab refuses this account: it is on its deny list.",
+            "Colab refuses this account: it is on Colab's deny list.",
             hint="Ask Colab's support; other providers: tpuctl offers",
         )
     if reason == "NOT_ELIGIBLE":
@@ -106,7 +106,7 @@ def refusal(reason: str, accelerator: str) -> TpuctlError:
     if reason == "QUOTA_EXCEEDED_USAGE_TIME":
         return QuotaExceededError(
             f"Colab refused a {kind}: the usage limit of this account is reached.",
-            hint="Units and rate: tpuctl offers --provider colab; others: tpuctl offers",
+            hint="Units and rate: tpuctl offers --provider colab; other providers: tpuctl offers",
         )
     if reason == "TOO_MANY_ACTIVE_RUNTIMES":
         return QuotaExceededError(

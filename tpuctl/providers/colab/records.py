@@ -97,9 +97,9 @@ class Records:
         return changed
 
     def forget(self, record: Record, why: str = "") -> None:
-        """Remove a record of which nothing is left; a later one of that name stays.
+        """Remove a record of which nothing is left; a later one of that name is kept.
 
-        `why` is what became of the runtime; without it there was none.
+        `why` is how the runtime ended; without it there was none.
         """
         now = self.find(record.name)
         if now and now.key == record.key:
@@ -108,7 +108,7 @@ class Records:
             self.path(record.name).unlink(missing_ok=True)
 
     def why_gone(self, name: str) -> str | None:
-        """Return what became of a runtime that we had; None if nothing is known."""
+        """Return how a runtime that we had ended; None if nothing is known."""
         with suppress(OSError, ValueError):
             return self.path(name, "gone").read_text(encoding="utf-8")
         return None

@@ -183,7 +183,7 @@ class Login:
         return {}
 
     def forget(self) -> bool:
-        """Drop what the plugin has said; False where there is no plugin to ask again."""
+        """Forget the plugin's answer; False without a plugin to ask again."""
         self._plugin = None
         return bool(self.context.user.get("exec"))
 

@@ -62,7 +62,7 @@ class StartedClusterRun(Outcome):
 
 @dataclass(frozen=True)
 class ClusterRun(Outcome):
-    """A job on GKE that has ended: its exit code, and what became of each attempt."""
+    """A job on GKE that has ended: its exit code, and the outcome of each attempt."""
 
     name: str
     provider: str
@@ -218,7 +218,7 @@ class Follower:
         return found
 
     async def _ask(self, action: Callable[[Cluster, str], T]) -> T:
-        """Ask about the job until the cluster answers; the job runs on without it."""
+        """Ask about the job until the cluster answers; the job keeps running without it."""
         clock, has_warned = self._cluster.clock, False
         began_s = clock.elapsed_s()
         while True:
@@ -289,7 +289,7 @@ class Follower:
         ]
 
     async def _note_wait(self, job_set: Json, pods: list[Json]) -> None:
-        """Say what a job waits for, once."""
+        """Report once what a job waits for."""
         why = await self._ask(lambda cluster, _: why_waiting(cluster, job_set, pods))
         waits = why.rstrip(".")
         if waits and waits != self.waits:

@@ -72,11 +72,11 @@ class Gke(BatchProvider):
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster of the current context, or of the job that was asked for."""
+        """The cluster of the current context, or of the requested job."""
         return Cluster(find_context(self._context))
 
     def why_unusable(self) -> str | None:
-        """Say that nothing runs there: then its login plugin is not run for every list."""
+        """Say that nothing runs there, so that its login plugin is not run for every list."""
         if self.is_used():
             return None
         return f"no job that was started on GKE from here is open. To start one: {_LAUNCH}"
@@ -168,11 +168,11 @@ class Gke(BatchProvider):
         return replace(found, acted=True)
 
     def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
-        """Offer nothing: what its node pools cost, they cost without a job, too."""
+        """Offer nothing: its node pools cost the same without a job."""
         return ()
 
     def balance(self) -> None:
-        """Return nothing: GKE bills dollars."""
+        """Return nothing: GKE bills in dollars."""
 
     def logs(self, name: str, *, to_end: bool, sink: Sink, note: Note) -> ClusterRun | Tpu:
         """Pass on the logs of all pods; `to_end` follows the job to its end."""

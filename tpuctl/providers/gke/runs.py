@@ -255,7 +255,7 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> R
             and other.endpoint != place_of(cluster)
         ):
             text = f"A job {plan.name} runs in another cluster, {other.owner}."
-            raise AlreadyExistsError(text, hint="Give this one another --job.")
+            raise AlreadyExistsError(text, hint="Choose another --job.")
         if run is None:
             run = Run(
                 name=plan.name,

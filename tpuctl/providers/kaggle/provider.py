@@ -79,7 +79,7 @@ class Kaggle(BatchProvider):
         return any(run.phase in ("intended", "pushed") for run in runs)
 
     def was_deleted(self, name: str) -> bool:
-        """Say no: a run that was deleted is forgotten."""
+        """Always False: a deleted run is forgotten."""
         return False
 
     def list(self, zone: str | None) -> TpuList:
