@@ -210,7 +210,7 @@ def _watch_on(
 
     if not checkpoints:
         raise UsageError("Where are the checkpoints?", hint="Add --checkpoints DIR or gs://...")
-    places = _places(on.split(",") if isinstance(on, str) else on)
+    places = _parse_providers(on.split(",") if isinstance(on, str) else on)
     _refuse_ignored(places, {**options, "zone": zone, "max_units": max_units}, job)
     code = job.pop("code", None)
     spec = plan_job(command, **{**job, "folder": job.get("folder") or FOLDER})
@@ -250,7 +250,7 @@ def _watch_on(
         return Relay(ledger, places, relay_job, store=store, **talk).run()
 
 
-def _places(words: Sequence[str]) -> tuple[str, ...]:
+def _parse_providers(words: Sequence[str]) -> tuple[str, ...]:
     """Check PROVIDER or PROVIDER:TYPE, and write the type out."""
     from tpuctl.hardware.types import describe
     from tpuctl.providers.colab.api import accelerator_for

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tpuctl.datasets._elements import Structure, structure_of, take_apart
+from tpuctl.datasets._elements import Structure, flatten, structure_of
 from tpuctl.datasets.formats._tfrecord import FOOTER_BYTES, HEADER_BYTES, RecordWriter
 from tpuctl.datasets.formats.records import Digest, encode_example
 from tpuctl.datasets.manifest import FinishedShard
@@ -136,13 +136,13 @@ class Feed:
             self._sampled.append(record)
             sample.append((HEADER_BYTES + len(record) + FOOTER_BYTES, time.monotonic() - started_s))
         if not sample:
-            raise self.nothing()
+            raise self.no_elements_error()
         # The first element pays for starting up; replace its time if there are others.
         if len(sample) > 2:
             sample[0] = (sample[0][0], sample[1][1])
         return sample
 
-    def nothing(self) -> InvalidInputError:
+    def no_elements_error(self) -> InvalidInputError:
         """Return the error for a pipeline without elements."""
         return InvalidInputError(f"{self._source.text} yielded no elements.")
 
@@ -161,7 +161,7 @@ class Feed:
             if self._structure is None:
                 self._structure = structure_of(element)
                 self._agree(self._structure)
-            features = take_apart(element, self._structure)
+            features = flatten(element, self._structure)
         except InvalidInputError as error:
             raise InvalidInputError(
                 f"Could not keep element {self._taken} of {self._source.text}: {error}.",
@@ -202,7 +202,7 @@ def write_variant(
         parts.append(_Part(path, writer.digest(), start, count))
         start += count
     if not parts:
-        raise feed.nothing()
+        raise feed.no_elements_error()
     return [_finish(work, feed.variant, number, parts) for number in range(len(parts))]
 
 

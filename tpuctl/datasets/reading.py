@@ -59,7 +59,7 @@ def read_records(dst: str | Path) -> Iterator[Record]:
 def read_shard(data_set: DataSet, shard: Shard) -> Iterator[bytes]:
     """Yield the records of one shard; raises InvalidInputError if it is damaged."""
     container, count = open_container(data_set.format, data_set.encode), 0
-    with explained_damage(data_set, shard):
+    with translated_damage(data_set, shard):
         for _, record in container.read(data_set.path(shard)):
             count += 1
             yield record
@@ -71,7 +71,7 @@ def read_shard(data_set: DataSet, shard: Shard) -> Iterator[bytes]:
 
 
 @contextmanager
-def explained_damage(data_set: DataSet, shard: Shard) -> Iterator[None]:
+def translated_damage(data_set: DataSet, shard: Shard) -> Iterator[None]:
     """Turn errors while a shard is read into InvalidInputError."""
     try:
         yield

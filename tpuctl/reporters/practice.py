@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tpuctl.demo.demo import Day
+    from tpuctl.demo.demo import DemoResult
     from tpuctl.emulator.process import Started, Status, Stopped
     from tpuctl.profiling.models import Profile
     from tpuctl.training.run import Training
@@ -66,7 +66,7 @@ def _exports(variables: dict[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def render_demo(result: Day) -> RenderableType:
+def render_demo(result: DemoResult) -> RenderableType:
     """Show the finding in one line, the table that proves it, and where to read on."""
     table = layout.table("", "images", "shards", right=("images", "shards"))
     for row in _before_and_after(result):
@@ -87,13 +87,13 @@ def render_demo(result: Day) -> RenderableType:
     )
 
 
-def write_demo(result: Day) -> None:
+def write_demo(result: DemoResult) -> None:
     """Write `report.html` and `report.json`; raises WriteError."""
     write_atomically(Path(result.report_json), envelope.success("demo", result) + "\n")
     write_atomically(Path(result.report_html), demo_page(result))
 
 
-def demo_page(result: Day) -> str:
+def demo_page(result: DemoResult) -> str:
     """Write everything that the demo found as one HTML page."""
     before, after, done = result.before, result.after, result.verify
     verified = f"{done.records} records in {done.shards} shards, {len(done.damage)} damaged"
@@ -137,7 +137,7 @@ def demo_page(result: Day) -> str:
     )
 
 
-def _finding(result: Day) -> str:
+def _finding(result: DemoResult) -> str:
     before, after = result.before, result.after
     faster = next(row.ratio for row in result.diff.rows if row.name == "examples/s")
     times = "unknown" if faster is None else f"{faster:.3g}"
@@ -147,7 +147,7 @@ def _finding(result: Day) -> str:
     )
 
 
-def _presized(result: Day) -> str:
+def _presized(result: DemoResult) -> str:
     done = result.presize
     bad = f", {len(done.quarantined)} quarantined" if done.quarantined else ""
     return (
@@ -172,11 +172,11 @@ def _input_rate(profile: Profile) -> float:
     return max(profile.pipeline_examples_per_s or 0.0, fed)
 
 
-def _before_and_after(result: Day) -> list[tuple[str, str, str]]:
+def _before_and_after(result: DemoResult) -> list[tuple[str, str, str]]:
     return [(name, value(result.before), value(result.after)) for name, value in _ROWS]
 
 
-def _machine(result: Day) -> list[str]:
+def _machine(result: DemoResult) -> list[str]:
     doctor = result.doctor
     rows = [
         ("runtime", doctor.runtime),
@@ -197,7 +197,7 @@ def _profile(profile: Profile) -> str:
     return html.paragraph(profile.headline) + html.bullets(profile.evidence) + stages(profile)
 
 
-def _training(result: Day) -> list[str]:
+def _training(result: DemoResult) -> list[str]:
     command = html.code(result.launch.in_shell())
     because = html.bullets(result.launch.because)
     if result.launch.result is None:

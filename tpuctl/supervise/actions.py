@@ -27,7 +27,7 @@ from tpuctl.supervise.observe import observe_tpu, resource_id
 from tpuctl.supervise.worker_actions import WorkerActions
 
 
-class Actions(WorkerActions):
+class CloudActions(WorkerActions):
     """The side effects of a watch of a Cloud TPU."""
 
     def __init__(self, cloud: Cloud, login: Login, **talk: Any) -> None:
@@ -146,7 +146,7 @@ class Actions(WorkerActions):
     def _type(self) -> str:
         return self._node().accelerator_type
 
-    def _place(self) -> object:
+    def _workers_key(self) -> object:
         return self._node().id, self._node().endpoints
 
     def _reach(self) -> Reached:

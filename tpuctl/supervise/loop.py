@@ -9,7 +9,7 @@ from tpuctl.cloud.connect import open_cloud
 from tpuctl.errors import StoppedError, TpuctlError, WriteError
 from tpuctl.providers.port import Provider
 from tpuctl.providers.registry import is_control_plane
-from tpuctl.supervise.actions import Actions
+from tpuctl.supervise.actions import CloudActions
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -67,7 +67,7 @@ def open_target(
     *,
     project: str | None = None,
     on_warning: Callable[[str], None] = lambda text: None,
-    kinds: tuple[MakeActions, MakeActions] = (Actions, ProviderActions),
+    kinds: tuple[MakeActions, MakeActions] = (CloudActions, ProviderActions),
 ) -> tuple[StateFile, MakePlan, MakeActions]:
     """Return the state file of a watch, and how to plan it and to act on its provider.
 

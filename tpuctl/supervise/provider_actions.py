@@ -92,7 +92,7 @@ class ProviderActions(WorkerActions):
     def _type(self) -> str:
         return self._usable().accelerator_type
 
-    def _place(self) -> object:
+    def _workers_key(self) -> object:
         return self._usable().id
 
     def _reach(self) -> Reached:

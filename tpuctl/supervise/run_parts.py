@@ -25,7 +25,7 @@ from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.output import Sink
 from tpuctl.storage import open_storage
-from tpuctl.supervise.actions import Actions
+from tpuctl.supervise.actions import CloudActions
 from tpuctl.supervise.loop import open_target, watch
 from tpuctl.supervise.messages import WatchResult
 from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
@@ -181,7 +181,7 @@ class _PartActions(WorkerActions):
         return None
 
 
-class _CloudPart(_PartActions, Actions):
+class _CloudPart(_PartActions, CloudActions):
     """A part on a Cloud TPU."""
 
 

@@ -78,7 +78,7 @@ class WorkerActions:
     def _type(self) -> str:
         raise NotImplementedError
 
-    def _place(self) -> object:
+    def _workers_key(self) -> object:
         """Return a key that changes when the workers change."""
         raise NotImplementedError
 
@@ -87,7 +87,7 @@ class WorkerActions:
 
     def _workers(self) -> tuple[tuple[Host, ...], Access]:
         """Return the workers of the TPU that was observed last; sends them our key once."""
-        place = self._place()
+        place = self._workers_key()
         if self._reached is None or self._reached[0] != place:
             self._reached = (place, self._reach())
         return self._reached[1][:2]

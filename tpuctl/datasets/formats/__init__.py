@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from tpuctl.datasets.formats.records import Digest, Glance
+from tpuctl.datasets.formats.records import Digest, Preview
 from tpuctl.errors import InvalidInputError
 from tpuctl.lazy import need_modules
 
@@ -28,7 +28,7 @@ class Container(Protocol):
         """Yield where each record begins, and the record."""
         ...
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records without reading their images, as far as the format allows."""
         ...
 

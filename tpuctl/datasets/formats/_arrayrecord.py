@@ -14,7 +14,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from tpuctl.codec import open_regular
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
-from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Preview
 from tpuctl.storage.local import publish, translated_write_errors
 
 _OPTIONS = "group_size:1,uncompressed"
@@ -60,10 +60,10 @@ class ArrayRecord:
             with contextlib.suppress(RuntimeError):
                 reader.close()
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records; this format has to read their images too."""
         for _, record in self.read(path):
-            yield Glance(len(record), record, partial(bytes, record))
+            yield Preview(len(record), record, partial(bytes, record))
 
 
 def _damaged(number: int, error: Exception) -> DamagedRecordError:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import google_crc32c
 
 from tpuctl.codec import open_regular
-from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Preview
 from tpuctl.storage.local import publish
 
 _LENGTH = struct.Struct("<Q")
@@ -42,7 +42,7 @@ class TfRecord:
         with open_regular(path) as file:
             yield from read_frames(file)
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records, skipping their images."""
         with open_regular(path) as file:
             position, size = 0, os.fstat(file.fileno()).st_size
@@ -50,7 +50,7 @@ class TfRecord:
                 length = record_length(header, position, size)
                 start = position + HEADER_BYTES
                 head = file.read(min(length, _SMALL_FEATURES_BYTES))
-                yield Glance(length, head, partial(_read_range, path, start, length))
+                yield Preview(length, head, partial(_read_range, path, start, length))
                 position = start + length + FOOTER_BYTES
                 file.seek(position)
 

@@ -47,7 +47,7 @@ class Digest:
 
 
 @dataclass(frozen=True)
-class Glance:
+class Preview:
     """The beginning of a record: its features without the image; `whole` reads all of it."""
 
     length: int
