@@ -139,7 +139,7 @@ class _LaunchArguments:
 
     @property
     def training(self) -> dict[str, Any]:
-        """What a training is planned with, wherever it runs."""
+        """The options of a training that apply wherever it runs."""
         return {
             "framework": self.framework,
             "strategy": self.strategy,

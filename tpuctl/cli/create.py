@@ -171,7 +171,7 @@ def create(
 
 
 class _Dialogue:
-    """What create asks and shows while it runs."""
+    """The questions and progress of create."""
 
     def __init__(self, display: ExitStack, *, yes: bool) -> None:
         self._display, self._yes = display, yes

@@ -88,7 +88,7 @@ Summary = TypeVar("Summary", bound="DeletionSummary")
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionSummary(Outcome):
-    """What the results of delete and gc share; the sums leave out what is unknown.
+    """The common part of the results of delete and gc; the sums leave out unknown values.
 
     Before the deletion the sums say what it would free, afterwards what it has freed.
     """
@@ -118,7 +118,7 @@ class DeletionSummary(Outcome):
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """What could not be found or listed, and which deletions failed."""
+        """The errors of finding, listing and deleting."""
         return (*self.not_planned, *(each.error for each in self.deletions if each.error))
 
     def summed(self: Summary) -> Summary:

@@ -98,7 +98,7 @@ class Tpu(Outcome):
 
     @property
     def health_warnings(self) -> tuple[str, ...]:
-        """What the service says about its health, if it is not healthy."""
+        """The service's description of its health, if it is not healthy."""
         if self.health in ("HEALTHY", "UNKNOWN"):
             return ()
         why = f": {self.health_description}" if self.health_description else "."
@@ -139,7 +139,7 @@ class Tpu(Outcome):
 
 @dataclass(frozen=True)
 class Balance:
-    """What is left of a user's units or free hours, and how fast they are used.
+    """The remaining units or free hours of a user, and how fast they are used.
 
     `unit` is `units` or `hours`. `reserved` is what runs in progress may still use. None is
     unknown. `rate_per_hour` is that of everything that runs in the account, also from a browser.

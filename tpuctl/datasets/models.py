@@ -199,7 +199,7 @@ class PresizeResult(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know about the inputs, and what other machines still have to do."""
+        """Warnings about the inputs, and the work left for other machines."""
         if not self.shards_missing:
             return self.notes
         shards = "1 shard is" if self.shards_missing == 1 else f"{self.shards_missing} shards are"

@@ -104,7 +104,7 @@ def plan_servers(
 
 @dataclass(frozen=True)
 class _Event:
-    """What an agent reports of one of its servers."""
+    """An event that an agent reports about one of its servers."""
 
     event: str
     name: str

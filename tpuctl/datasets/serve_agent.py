@@ -270,7 +270,7 @@ def machine_token(folder: str) -> str:
 
 
 def unshare(flags: int) -> None:
-    """Leave a namespace of the thread for a new one; raises OSError."""
+    """Move this thread to a new namespace; raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags):
         code = ctypes.get_errno()

@@ -23,7 +23,7 @@ class Check:
 
 @dataclass(frozen=True)
 class ProviderCheck(Outcome):
-    """What was found out about an account."""
+    """The result of checking an account."""
 
     provider: str
     checks: tuple[Check, ...]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a provider can do, known without asking it.
+    """The features of a provider, known without a request.
 
     `title` is its name in sentences. `options` are the fields of CreateOptions that it honours.
     `instead` names, for a verb or an option that it does not have, the closest thing offered.

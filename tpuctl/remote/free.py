@@ -17,7 +17,7 @@ FREE_GRACE_S = 10.0
 _SETTLE_S = 30.0
 
 EndOutcome = Literal["ended", "killed", "gone", "refused", "stays", "left"]
-"""What became of a process: the constants of `agent.chips`."""
+"""Outcomes for a process: the constants of `agent.chips`."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What every worker is doing: CPU, memory, chips and the processes that hold them."""
+"""The load of every worker: CPU, memory, chips and the processes that hold them."""
 
 import asyncio
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class WorkerUse(WorkerResult):
 
 @dataclass(frozen=True)
 class Usage(Results):
-    """What some workers are doing at one moment."""
+    """The load of some workers at one moment."""
 
     workers: tuple[WorkerUse, ...]
 

@@ -197,7 +197,7 @@ def render_written_template(result: Written) -> str:
 
 
 def render_strategy(result: Strategy) -> RenderableType:
-    """Say on how many devices the strategy runs, and everything else that was decided."""
+    """Say on how many devices the strategy runs, and the other decisions."""
     words = f"{format_count(result.replicas, 'replica')}: {result.name} on {result.framework}."
     return layout.stack(layout.text(words, "bold"), layout.facts(result.decisions))
 

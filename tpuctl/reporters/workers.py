@@ -1,4 +1,4 @@
-"""What happened on workers: commands, copies, jobs, chips and their holders, load."""
+"""Results from workers: commands, copies, jobs, chips and their holders, load."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _NO_BUCKET = "specified bucket does not exist"
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What the request was for, as `Could not read gs://b/n`, and in which bucket."""
+    """The start of an error message, such as `Could not read gs://b/n`, and the bucket."""
 
     doing: str
     bucket: str

@@ -1,4 +1,4 @@
-"""What a watch of a Cloud TPU does at the service: observe, create and delete."""
+"""The requests that a watch sends to the Cloud TPU service: observe, create and delete."""
 
 from contextlib import suppress
 from dataclasses import replace

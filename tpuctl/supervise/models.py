@@ -215,7 +215,7 @@ class JobObservation:
 
 @dataclass(frozen=True)
 class WorkersObservation:
-    """What the workers say: errors by worker, unfit workers, and jobs.
+    """The state of the workers: errors by worker, unfit workers, and jobs.
 
     `job` is the open attempt's job on each worker that has it. `remains` are obsolete jobs of this
     watch that still run, `strangers` jobs of another watch.

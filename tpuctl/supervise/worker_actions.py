@@ -1,4 +1,4 @@
-"""What a watch does on the workers of a TPU, whichever provider it is from."""
+"""The actions of a watch on the workers of a TPU, with any provider."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -26,7 +26,7 @@ class Canvas:
     orientation: int = 1
 
     def memory_bytes(self, denominator: int) -> int:
-        """What decoding takes: these formats are always decoded whole."""
+        """The memory for decoding: these formats are always decoded whole."""
         return self.decode_bytes
 
 

@@ -43,7 +43,7 @@ def claim_all(job: ShardJob) -> bool:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker needs to know."""
+    """The settings that every worker gets."""
 
     source: str
     work: str

@@ -63,7 +63,7 @@ class TunnelApi:
             raise as_error(refused, doing) from refused
 
     def _limited(self, accelerator: str) -> TpuctlError:
-        """Tell too many runtimes from a temporary limit: this API answers both with 412."""
+        """Distinguish too many runtimes from a temporary limit: both are status 412."""
         others = self.list()
         if not others:
             return refusal("a temporary limit", accelerator)

@@ -1,4 +1,4 @@
-"""What a runtime would cost, and whether this account may have it; creates nothing."""
+"""The price of a runtime, and whether this account may create it; creates nothing."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What we asked Colab for, on disk before each request: a file per runtime, by our name."""
+"""Records of requests to Colab, on disk before each is sent: a file per runtime, by name."""
 
 import json
 import os

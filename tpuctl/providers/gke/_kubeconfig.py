@@ -158,7 +158,7 @@ def _check(context: Context) -> None:
 
 
 class Login:
-    """What requests to one cluster are sent with; a plugin is asked again when a token expires."""
+    """The login for one cluster; a plugin is called again when its token expires."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

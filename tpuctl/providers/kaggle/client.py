@@ -60,7 +60,7 @@ class Quota:
 
     @property
     def left_hours(self) -> float:
-        """What a new session could use."""
+        """The hours that a new session could use."""
         return max(0.0, self.total_hours - self.used_hours - self.reserved_hours)
 
 
