@@ -114,7 +114,7 @@ class Kaggle(BatchProvider):
             names,
             kernels,
             lambda name: self._deletion(name, kernels[name]),
-            was_ours=self.knows,
+            was_ours=self.is_recorded,
             missing=_missing,
         )
 
