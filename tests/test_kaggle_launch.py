@@ -120,7 +120,7 @@ def test_an_error_about_a_flag_shows_no_secret(kaggle: Kaggles, tpuctl: Tpuctl) 
         (["--cpu-devices", "2"], "--cpu-devices"),
         (["--key", "k"], "--key"),
         (["--set", "nonsense=1"], "no flag --nonsense"),
-        (["--resume", "last"], "no run on Kaggle to resume from"),
+        (["--resume", "last"], "No run on Kaggle to resume from"),
     ],
 )
 def test_what_kaggle_cannot_do_is_refused_before_anything_is_started(

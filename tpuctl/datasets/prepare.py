@@ -69,7 +69,7 @@ def prepare_sizes(
     if not inputs.pictures:
         there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
         raise InvalidInputError(
-            f"There are no images in {source}" + (f", only: {there}." if there else "."),
+            f"No images found in {source}" + (f", only: {there}." if there else "."),
             hint="Point presize to the folder that holds the images, at any depth.",
         )
     far_away = warn_far_away(source, target, options.zone)

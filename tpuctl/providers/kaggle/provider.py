@@ -65,7 +65,7 @@ class Kaggle(BatchProvider):
         return KaggleClient()
 
     def why_unusable(self) -> str | None:
-        """Say that there is no login."""
+        """Return why there is no login; None if there is one."""
         found = attempt(lambda: find_login(find_endpoint()))
         return f"{found} {found.hint or ''}".rstrip() if isinstance(found, TpuctlError) else None
 

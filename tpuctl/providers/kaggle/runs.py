@@ -242,7 +242,7 @@ def _resolve_resume(client: KaggleClient, store: RunStore, job: HostedJob) -> st
         runs = [run for run in runs if run.name == job.resume]
     if not runs:
         raise NotFoundError(
-            f"Run not found on Kaggle to resume from: {job.resume}.",
+            f"No run on Kaggle to resume from: {job.resume}.",
             hint="Use --resume last, the name of a run, or a folder with checkpoints.",
         )
     run = runs[0]
