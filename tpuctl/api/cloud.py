@@ -110,9 +110,9 @@ def create(
         options = {**options, "provider": provider}
     else:
         zones = (str(zone),) if zone else ()
-    asked = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
-    chosen.abilities.check(asked)
-    plan = chosen.plan(asked, dry_run=dry_run)
+    request = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
+    chosen.abilities.check(request)
+    plan = chosen.plan(request, dry_run=dry_run)
     if why and not isinstance(plan, HostedPlan):
         plan = replace(plan, why_provider=why, reasons=(why, *plan.reasons))
     if dry_run:

@@ -76,10 +76,10 @@ def launch_on_kaggle(
     def note(text: str) -> None:
         on_progress(message(text))
 
-    asked = plan_job(script, options, code)
-    asked = replace(asked, resume=resume, limit_s=ttl_s, job=job)
+    request = plan_job(script, options, code)
+    request = replace(request, resume=resume, limit_s=ttl_s, job=job)
     client, store = KaggleClient(), RunStore()
-    plan = plan_run(client, store, asked)
+    plan = plan_run(client, store, request)
     if dry_run:
         return plan
     for reason in (*plan.because, *plan.warnings):

@@ -86,10 +86,10 @@ class HostKeyRules:
         if not text.startswith(_KRL):
             return public_line(key).split()[1].encode() in text.split()
         query = [_program("ssh-keygen") or "false", "-Q", "-f", str(self.revoked), "/dev/stdin"]
-        asked = subprocess.run(  # noqa: S603 (ssh-keygen, by an absolute path)
+        done = subprocess.run(  # noqa: S603 (ssh-keygen, by an absolute path)
             query, input=public_line(key).encode(), capture_output=True
         )
-        return asked.returncode != 0
+        return done.returncode != 0
 
     def _remove_hint(self, name: str | None = None) -> str:
         name = name or self.names[0]
@@ -153,7 +153,7 @@ def _configuration(address: str, *flags: str) -> dict[str, str]:
     lines = [f'Include "{path}"' for path in (_user_config(), _SYSTEM_CONFIG) if path.is_file()]
     config = "\n".join([*lines, f"UserKnownHostsFile {_UNSET}"])
     command = [program, "-G", "-F", "/dev/stdin", *flags]
-    asked = subprocess.run(  # noqa: S603 (ssh, by an absolute path)
+    done = subprocess.run(  # noqa: S603 (ssh, by an absolute path)
         [*command, "--", address],
         input=config.encode("utf-8", "surrogateescape"),
         capture_output=True,
@@ -161,7 +161,7 @@ def _configuration(address: str, *flags: str) -> dict[str, str]:
         check=False,
     )
     lines = (
-        asked.stdout.decode("utf-8", "surrogateescape").splitlines() if not asked.returncode else []
+        done.stdout.decode("utf-8", "surrogateescape").splitlines() if not done.returncode else []
     )
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 

@@ -80,11 +80,11 @@ def preview_copy(hosts: tuple[Host, ...], access: Access, plan: CopyPlan) -> Cop
         left_out, odd = tree.left_out, tree.odd
     else:
 
-        async def look(connection: Connection) -> Accepted:
+        async def preview(connection: Connection) -> Accepted:
             async with open_offer(connection, plan, is_single=len(hosts) == 1) as (_, accepted):
                 return accepted
 
-        answers = run_async(on_every_worker(hosts, access, look))
+        answers = run_async(on_every_worker(hosts, access, preview))
         seen = [answer for answer in answers if not isinstance(answer, TpuctlError)]
         files = [(str(a.root / e.path), e) for a in seen for e in a.entries.values()]
         left_out = tuple(one for accepted in seen for one in accepted.left_out)

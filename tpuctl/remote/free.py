@@ -82,11 +82,11 @@ def find_holders(
 ) -> Holders:
     """Find the processes that have chips open on every worker; changes nothing."""
 
-    async def look(connection: Connection) -> WorkerHolders:
+    async def read(connection: Connection) -> WorkerHolders:
         async with call_agent(connection, "chips.look", as_root, known=known_chips()) as call:
             return call.read(WorkerHolders, await call.reply())
 
-    answers = run_async(on_every_worker(hosts, access, look))
+    answers = run_async(on_every_worker(hosts, access, read))
     return Holders(with_failures(WorkerHolders, hosts, answers))
 
 

@@ -59,11 +59,11 @@ class Usage(Results):
 def read_usage(hosts: tuple[Host, ...], access: Access | None, *, as_root: bool = False) -> Usage:
     """Read the usage of every worker once; takes half a second to measure the load."""
 
-    async def look(connection: Connection) -> WorkerUse:
+    async def read(connection: Connection) -> WorkerUse:
         async with call_agent(connection, "top.watch", as_root, **_request(_SAMPLE_S, 1)) as call:
             return call.read(WorkerUse, await call.reply())
 
-    answers = run_async(on_every_worker(hosts, access, look))
+    answers = run_async(on_every_worker(hosts, access, read))
     return Usage(with_failures(WorkerUse, hosts, answers))
 
 

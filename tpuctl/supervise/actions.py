@@ -140,7 +140,7 @@ class CloudActions(WorkerActions):
             raise deletion.error
 
     def _node(self) -> Node:
-        assert isinstance(self._resource, Node), "only a usable TPU is asked"
+        assert isinstance(self._resource, Node), "only the workers of a usable TPU are asked"
         return self._resource
 
     def _type(self) -> str:

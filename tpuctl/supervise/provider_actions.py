@@ -99,7 +99,7 @@ class ProviderActions(WorkerActions):
         return self._provider.reach(self._usable().name, self._login)
 
     def _usable(self) -> Tpu:
-        assert self._tpu, "only a usable TPU is asked"
+        assert self._tpu, "only the workers of a usable TPU are asked"
         return self._tpu
 
 

@@ -318,14 +318,14 @@ class Relay:
         if run is None or not run.version:
             spec = self._job.spec
             sources = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
-            asked = HostedJob(
+            batch_job = HostedJob(
                 Path(spec.command[-1]),
                 {"command": spec.command, "env": {**spec.env, **attempt_variables(part.number)}},
                 tuple((Path(path), place) for path, place in sources),
                 limit_s=self._job.options.ttl_s,
                 job=part.name,
             )
-            planned = plan_run(client, store, asked)
+            planned = plan_run(client, store, batch_job)
             part = self._keep(replace(part, hours_before=client.quota().used_hours))
             run = submit(client, store, planned, self._note, name=name)
         ended = follow(client, store, run, sink=self._sink, note=self._note)

@@ -87,13 +87,13 @@ class ComputeHttp:
         query: Mapping[str, str],
         size: str = "maxResults",
     ) -> Iterator[Json]:
-        asked = {**query, size: str(PAGE_SIZE)}
+        page_query = {**query, size: str(PAGE_SIZE)}
         for _ in range(_MAX_PAGES):
-            page = self._send(method, url, context, None, asked)
+            page = self._send(method, url, context, None, page_query)
             yield page
             if not page.get("nextPageToken"):
                 return
-            asked["pageToken"] = str(page["nextPageToken"])
+            page_query["pageToken"] = str(page["nextPageToken"])
         raise UnavailableError(f"{context.doing}: the list is endless.")
 
     def _send(

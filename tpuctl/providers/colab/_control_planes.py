@@ -36,15 +36,15 @@ class TunnelApi:
 
     def create(self, key: str, accelerator: str) -> Runtime:
         """Ask first, then assign: a lost answer is found by asking again with the same key."""
-        asked = self._assign("GET", key, accelerator, {})
-        if not asked.get("endpoint"):
-            token = {"X-Goog-Colab-Token": str(asked.get("token", ""))}
-            asked = self._assign("POST", key, accelerator, token)
-        if not asked.get("endpoint"):
-            outcome = asked.get("outcome")
+        reply = self._assign("GET", key, accelerator, {})
+        if not reply.get("endpoint"):
+            token = {"X-Goog-Colab-Token": str(reply.get("token", ""))}
+            reply = self._assign("POST", key, accelerator, token)
+        if not reply.get("endpoint"):
+            outcome = reply.get("outcome")
             known = _OUTCOMES.get(outcome) if isinstance(outcome, int) else None
             raise refusal(known or "no runtime", accelerator)
-        return _assigned(asked, self.clock.now())
+        return _assigned(reply, self.clock.now())
 
     def _assign(self, verb: str, key: str, accelerator: str, more: Mapping[str, str]) -> Any:
         query = {"nbh": key.replace("-", "_").ljust(44, "."), "authuser": "0"}

@@ -86,9 +86,9 @@ def plan_run(job: HostedJob, options: GkeOptions, cluster: Cluster | None) -> Cl
     kind = manifest.check_type(options)
     packed = pack(job.work, job.sources)
     bucket, archive = _archive(options.staging, packed.sha256)
-    asked: list[Any] = [packed.sha256, job.limit_s, job.job, repr(replace(options, check=True))]
-    asked.append(cluster and place_of(cluster))
-    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    identity: list[Any] = [packed.sha256, job.limit_s, job.job, repr(replace(options, check=True))]
+    identity.append(cluster and place_of(cluster))
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     adopted = _open_run(cluster, key) if cluster else None
     suffix = secrets.token_hex(3)
     made = JobSetSpec(
