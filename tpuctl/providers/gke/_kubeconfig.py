@@ -274,21 +274,17 @@ def _ask_plugin(context: Context) -> Part:
         hint = str(plugin.get("installHint") or "").strip() or HOW_TO_LOG_IN
         raise NotLoggedInError(f"The login plugin {command} is not installed.", hint=hint)
     version = str(plugin.get("apiVersion") or "client.authentication.k8s.io/v1")
-    request: Part = {
-        "apiVersion": version,
-        "kind": "ExecCredential",
-        "spec": {"interactive": False},
-    }
+    query: Part = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
     if plugin.get("provideClusterInfo"):
         keys = {"certificate-authority-data": "certificate-authority-data", "server": "server"}
-        request["spec"]["cluster"] = {
+        query["spec"]["cluster"] = {
             key: context.cluster[key] for key in keys if key in context.cluster
         }
     try:
         extra = {str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}
         done = subprocess.run(  # noqa: S603 (the user's own configuration, as kubectl runs it)
             [found, *map(str, plugin.get("args") or ())],
-            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(request)},
+            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(query)},
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_PLUGIN_S, check=True,
         )  # fmt: skip
         answer = json.loads(done.stdout)

@@ -66,15 +66,8 @@ def plan_run(client: KaggleClient, store: RunStore, job: HostedJob) -> KagglePla
     if resumes and Path(resumes).is_absolute():
         sources.append((Path(resumes), ""))
     packed = pack(job.work, sources)
-    identity = [
-        client.endpoint.shown,
-        client.username,
-        packed.sha256,
-        job.limit_s,
-        resumes,
-        job.job,
-    ]
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
+    parts = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
     adopted = _open_run(store, client, key)
     quota = client.quota()
     if not adopted:
