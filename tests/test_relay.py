@@ -173,7 +173,7 @@ def test_after_kill_9_the_same_command_resumes_with_its_ledger(
         (["--on", "kaggle,kaggle", "--checkpoints", "c"], "named twice"),
         (["--on", "hosts:v4-8", "--checkpoints", "c"], "does not offer watch"),
         (["--on", "gke:v5e-8", "--checkpoints", "c"], "does not offer watch"),
-        (["--on", "kaggle", "--checkpoints", "."], "a folder of its own"),
+        (["--on", "kaggle", "--checkpoints", "."], "a folder of checkpoints only"),
         (["--on", "kaggle", "--checkpoints", "c", "--queued"], "--queued"),
         (["--on", "kaggle", "--checkpoints", "c", "--spot"], "--spot has no effect"),
         (["--on", "kaggle,colab", "--checkpoints", "c", "--zone", "z"], "--zone has no effect"),
