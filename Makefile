@@ -27,12 +27,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,notebook,gcp,ssh,arrayrecord,plot,aot,lint]' --group dev --group docs
 	touch $(READY)
 
-demo: $(READY)  ## The whole day on this machine: doctor, profile, presize, profile, train, report.
+demo: $(READY)  ## Run everything end to end: doctor, profile, presize, profile, train, report.
 	$(BIN)/tpuctl demo
 
-test: test-quick test-heavy  ## Everything CI can bear.
+test: test-quick test-heavy  ## Everything that CI runs.
 
-test-quick: $(READY)  ## Without TensorFlow, a network and clients of others; under a minute.
+test-quick: $(READY)  ## Without TensorFlow, network and third-party clients; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
 
 # Ends a worker that not even the thread of pytest-timeout can end, with every stack.
@@ -44,7 +44,7 @@ test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP,
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
-test-xla: $(READY_XLA)  ## The template of PyTorch/XLA, in an environment of its own (7 GB).
+test-xla: $(READY_XLA)  ## The template of PyTorch/XLA, in its own environment (7 GB).
 	$(VENV_XLA)/bin/python -m pytest -m xla tests/test_templates_xla.py
 
 $(READY_XLA): pyproject.toml constraints.txt constraints-xla.txt
@@ -57,19 +57,19 @@ test-aot-newest:  ## fit with the newest compiler that the extra aot allows, on 
 	$(VENV_AOT)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[aot]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'jsonschema>=4.20'
 	$(VENV_AOT)/bin/python -m pytest -m aot tests/test_fit_compile.py tests/test_fit_failures.py
 
-test-beam: $(READY)  ## --engine beam, in an environment of its own: Beam wants older libraries.
+test-beam: $(READY)  ## --engine beam, in its own environment: Beam needs older libraries.
 	$(PYTHON) -m venv $(VENV)-beam
 	$(VENV)-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam,images]' -c constraints-beam.txt \
 		scikit-image scikit-learn pytest pytest-timeout hypothesis
 	$(VENV)-beam/bin/python -m pytest -m beam tests/test_data_beam.py
 
-test-torch: $(READY)  ## What needs PyTorch, in an environment of its own (gigabytes).
+test-torch: $(READY)  ## What needs PyTorch, in its own environment (gigabytes).
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[images]' \
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
-test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and clients of others with the emulator, in three environments of their own (4 GB).
+test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in three environments (4 GB).
 	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_tools.py
 	$(VENV_CLIENTS)-tools/bin/python -m pytest -p no:unraisableexception -m clients -k 'skypilot or dstack' tests/test_clients_tools.py
 	$(VENV_CLIENTS)-beam/bin/python -m pytest -p no:unraisableexception -m clients -k beam tests/test_clients_storage.py

@@ -157,7 +157,7 @@ def read_container(name: str) -> Callable[[bytes, Path], object]:
         path, container = written(data, folder), open_container(name, "jpeg")
         for _, record in container.read(path):
             read_example(record, folder)
-        return [glance.whole() for glance in container.glance(path)]
+        return [preview.whole() for preview in container.preview(path)]
 
     return run
 
@@ -180,11 +180,11 @@ def read_elements(data: bytes, folder: Path) -> object:
 def elements() -> list[bytes]:
     import numpy as np
 
-    from tpuctl.datasets._elements import structure_of, take_apart
+    from tpuctl.datasets._elements import flatten, structure_of
     from tpuctl.datasets.formats.records import encode_example
 
     element = {"image": np.zeros((2, 3), np.uint8), "key": "a"}
-    features = take_apart(element, structure_of(element))
+    features = flatten(element, structure_of(element))
     return [encode_example({name.removeprefix("/"): value for name, value in features.items()})]
 
 
@@ -630,14 +630,14 @@ def compute() -> list[bytes]:
 def read_colab(data: bytes, folder: Path) -> object:
     from tpuctl.clock import ManualClock
     from tpuctl.cloud.service_clock import ServiceClock
-    from tpuctl.providers.colab._planes import PublicPlane, TunnelPlane
+    from tpuctl.providers.colab._control_planes import PublicApi, TunnelApi
 
     reply = object_of(data)
     login = SimpleNamespace(tunnel="http://a", public="http://a")
     clock = ServiceClock(ManualClock(NOW))
     http: Any = SimpleNamespace(login=login, clock=clock, call=lambda *_, **__: reply)
-    tunnel = TunnelPlane(http)
-    public = PublicPlane(http, tunnel)
+    tunnel = TunnelApi(http)
+    public = PublicApi(http, tunnel)
     return all_answers([
         use
         for plane in (tunnel, public)

@@ -27,7 +27,9 @@ class GceWorld:
 
     def connect(self) -> TpuApi:
         clock = self.clock if self._shares_clock else None
-        return connect("practice", plane="gce", endpoint=self.world.emulator.http, clock=clock)
+        return connect(
+            "practice", control_plane="gce", endpoint=self.world.emulator.http, clock=clock
+        )
 
 
 def open_gce(

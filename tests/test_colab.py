@@ -17,7 +17,7 @@ from tests.colab_world import colab_world as colab_world
 from tests.conftest import Tpuctl
 from tests.waiting import wait_until
 from tpuctl.emulator.colab._server import Colab
-from tpuctl.providers.colab.guard import has_guard, next_look_s, start_guard, why_delete
+from tpuctl.providers.colab.guard import has_guard, next_check_s, start_guard, why_delete
 from tpuctl.providers.colab.records import Record, new_record
 
 pytestmark = pytest.mark.slow
@@ -456,7 +456,7 @@ def test_when_a_runtime_is_due() -> None:
     assert "units" in str(why_delete(limited, MORNING + timedelta(hours=1)))
     assert "time to live" in str(why_delete(limited, later))
     assert why_delete(limited, MORNING) is None
-    assert next_look_s(limited, later - timedelta(seconds=5)) == 5
+    assert next_check_s(limited, later - timedelta(seconds=5)) == 5
     done = Record("t1", "k", "v5e-1", MORNING, until_done="j1", is_home=True)
     assert why_delete(done, later) is None
     assert "fetched" in str(why_delete(done, later, has_ended=True))
@@ -472,7 +472,7 @@ def test_a_type_costs_what_was_measured_and_a_deleted_runtime_is_told_from_an_un
     assert (offer["provider"], offer["units_per_hour"]) == ("colab", 3.0)
     gone = tpuctl("top", "t1", "--once", "--json").document["errors"][0]
     assert gone["message"] == (
-        "There is no runtime t1 on Colab; it is gone: its time to live is over."
+        "Runtime t1 not found on Colab; it is gone: its time to live is over."
     )
     assert "No TPUs on Colab." in tpuctl("list", "--provider", "colab").stdout
 

@@ -84,7 +84,7 @@ def test_a_failure_has_its_attempts_in_the_same_envelope(here: CloudWorld, tpuct
     ("words", "exit_code", "message"),
     [
         (["--zone", A], 2, "Create t1 in us-west4-a for $9.60 per hour, until you delete it?"),
-        ([], 2, "there is no --zone, and none is set"),
+        ([], 2, "--zone is not given, and no zone is set"),
         (["--zone", A, "--zones", B], 2, "exclude each other"),
         (["--zones", f"{A},,{B}"], 2, "'' is not a valid zone"),
         (["--zone", A, "--label", "x"], 2, "'x' is not a valid label"),

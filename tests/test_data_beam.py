@@ -74,5 +74,5 @@ def test_a_failed_pipeline_is_one_error_and_its_shards_are_kept(tmp_path: Path) 
 @needs_beam
 @pytest.mark.beam
 def test_what_is_no_option_of_beam_is_a_wrong_use(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--beam fast is no option"):
+    with pytest.raises(UsageError, match="--beam fast is not a Beam option"):
         presize(photos, tmp_path / "beam", replace(BEAM, beam=("fast",)))

@@ -18,7 +18,7 @@ import tpuctl as library
 from tests.conftest import Result
 from tests.pictures import contents
 from tests.test_presize_kill import small_disk
-from tpuctl.datasets._elements import rebuild, structure_of, take_apart
+from tpuctl.datasets._elements import flatten, rebuild, structure_of
 from tpuctl.datasets.cache import cache, predict_total
 from tpuctl.datasets.manifest import WORK
 from tpuctl.datasets.models import CacheOptions
@@ -109,13 +109,13 @@ def equal(one: Any, other: Any) -> bool:
 @given(ELEMENTS)
 def test_any_nested_element_comes_back(element: Any) -> None:
     structure = json.loads(json.dumps(structure_of(element)))
-    assert equal(element, rebuild(take_apart(element, structure), structure))
+    assert equal(element, rebuild(flatten(element, structure), structure))
 
 
 def test_names_that_meet_in_the_middle_stay_apart() -> None:
     element = {"a": {"b": 1, "#shape": 4}, "a/b": 2, "a~1b": 3}
     structure = structure_of(element)
-    assert equal(element, rebuild(take_apart(element, structure), structure))
+    assert equal(element, rebuild(flatten(element, structure), structure))
 
 
 def test_every_variant_is_read_in_its_epoch(pipeline: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_what_is_not_what_the_manifest_lists_is_never_given_out(
     storage.write(shard.name, data[:-1] + b"!", over=shard)
     with pytest.raises(InvalidInputError, match="does not match the manifest") as given:
         copy_data_set(ADDRESS)
-    assert given.value.hint == f"See all that is wrong: tpuctl data verify {ADDRESS}"
+    assert given.value.hint == f"List all damage: tpuctl data verify {ADDRESS}"
 
 
 def test_corrupted_ranges_are_found_and_fetched_again(

@@ -176,18 +176,18 @@ def test_a_lease_is_one_machines_as_long_as_it_renews_it(photos: Path, tmp_path:
     assert ours.claim(job)
     for _ in range(4):
         assert not theirs.claim(job)
-        theirs.look()
+        theirs.refresh()
         clock.sleep(60)
         ours.renew()
-    theirs.look()
+    theirs.refresh()
     clock.sleep(91)
     assert theirs.claim(job)
     ours.renew()
-    ours.look()
+    ours.refresh()
     assert not ours.claim(job)
     with theirs.kept():
         pass
-    ours.look()
+    ours.refresh()
     assert ours.claim(job)
 
 

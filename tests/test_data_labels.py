@@ -93,7 +93,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unreadable_file_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="There is no file"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         assign_labels([ImageFile("1.jpg", 1, 1)], str(tmp_path / "gone.csv"))
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InvalidInputError, match="Could not read"):

@@ -303,7 +303,7 @@ def test_a_notebook_shows_the_sheet_below_the_totals(
     assert "17 records of 48x64" in page
     assert base64.b64encode(sheet).decode() in page
     assert magics.tpuctl(f"data show {tmp_path / 'nowhere'}") is None
-    assert "There is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_show_of_a_damaged_data_set_points_to_verify(data_set: Path) -> None:

@@ -47,7 +47,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: folder.rmdir(), "no folder|not exist|There is no"),
+        (lambda folder: folder.rmdir(), "not exist"),
         (lambda folder: None, "no pictures|no images|No photographs|no photographs"),
         (lambda folder: (folder / "a.jpg").write_bytes(b""), "."),
     ],

@@ -408,7 +408,7 @@ def test_without_any_standard_input_the_text_is_missed() -> None:
     code = "import sys; sys.stdin = None; from tpuctl.cli.app import app; app(['explain'])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 2
-    assert "There is no text to explain" in result.stderr
+    assert "No text to explain" in result.stderr
 
 
 def test_nothing_found_is_exit_1_and_nothing_given_is_wrong_usage(

@@ -38,7 +38,7 @@ from tpuctl.errors import (
     UsageError,
     WorkerError,
 )
-from tpuctl.providers.planes import choose_plane, provider_to_watch
+from tpuctl.providers.control_planes import choose_control_plane, provider_to_watch
 from tpuctl.providers.registry import open_to_create, owner_of
 from tpuctl.remote.setup import recipes, set_up
 
@@ -293,7 +293,7 @@ def test_auto_takes_the_plane_that_has_it_and_says_why(
     kind: str, zones: tuple[str, ...], options: Any, plane: str, why: str,
 ) -> None:  # fmt: skip
     open_gce(world, monkeypatch)
-    chosen, said = choose_plane(kind, zones, options)
+    chosen, said = choose_control_plane(kind, zones, options)
     assert chosen == plane
     assert why in said
 
@@ -303,7 +303,7 @@ def test_auto_takes_the_plane_with_the_quota(
 ) -> None:
     none = {"zones": {ZONE: {"capacity_chips": 64, "quota_chips": 0}}}
     open_gce(world, monkeypatch, {**none, "compute": {"quota_chips": 64}})
-    chosen, said = choose_plane("v6e-4", (ZONE,), {})
+    chosen, said = choose_control_plane("v6e-4", (ZONE,), {})
     assert (chosen, "0 on the Cloud TPU API and 64 on Compute Engine" in said) == ("gce", True)
 
 
@@ -311,7 +311,7 @@ def test_one_plane_is_not_asked_while_only_the_other_is_an_emulator(
     world: Worlds, tpuctl: Tpuctl
 ) -> None:
     world(PLAIN)
-    assert choose_plane("v6e-4", (ZONE,), {})[0] == "cloud-tpu"
+    assert choose_control_plane("v6e-4", (ZONE,), {})[0] == "cloud-tpu"
     listed = tpuctl("list", "--provider", "gce", "--json")
     (error,) = listed.document["errors"]
     assert "TPUCTL_GCE_ENDPOINT is not set" in error["message"]
@@ -360,7 +360,7 @@ def test_a_name_of_somebody_else_is_looked_up_on_both_planes(
     assert tpuctl("show", "t1", "--json").data["provider"] == "gce"
     missing = tpuctl("show", "t2")
     assert missing.exit_code == 1
-    assert "There is no TPU t2" in missing.stderr
+    assert "TPU t2 not found" in missing.stderr
 
 
 def _forget(api: TpuApi) -> None:

@@ -23,7 +23,7 @@ from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.requests import reconcile
 from tpuctl.cloud.tpu import price_now
 from tpuctl.errors import NotLoggedInError, UnavailableError
-from tpuctl.providers.every import _sort_errors
+from tpuctl.providers.combined import _sort_errors
 from tpuctl.providers.registry import open_provider
 from tpuctl.supervise.messages import WatchResult
 

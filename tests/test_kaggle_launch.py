@@ -120,7 +120,7 @@ def test_an_error_about_a_flag_shows_no_secret(kaggle: Kaggles, tpuctl: Tpuctl) 
         (["--cpu-devices", "2"], "--cpu-devices"),
         (["--key", "k"], "--key"),
         (["--set", "nonsense=1"], "no flag --nonsense"),
-        (["--resume", "last"], "no run on Kaggle to resume from"),
+        (["--resume", "last"], "No run on Kaggle to resume from"),
     ],
 )
 def test_what_kaggle_cannot_do_is_refused_before_anything_is_started(
@@ -515,7 +515,7 @@ def test_auto_without_free_hours_and_without_a_budget_is_told(
     result = tpuctl("launch", "train.py", "--on", "auto", "--json")
     assert (result.exit_code, result.document["errors"][0]["code"]) == (3, "no_capacity")
     first, *rows = result.document["errors"][0]["message"].splitlines()
-    assert first == "No TPU can be had now."
+    assert first == "No TPU is available now."
     assert {row.split()[0] for row in rows} >= {"kaggle", "colab", "for"}
     assert all(len(row) < 120 for row in rows)
     assert "--max-usd" in rows[-1]

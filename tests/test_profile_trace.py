@@ -112,7 +112,7 @@ def test_the_page_of_a_trace_is_safe_and_has_a_timeline(read, scene: str) -> Non
 def test_a_missing_trace_exits_1_and_says_how_to_take_one(tmp_path: Path, tpuctl: Any) -> None:
     result = tpuctl("profile", "trace", tmp_path)
     assert result.exit_code == 1
-    assert f"There is no .xplane.pb file in {tmp_path}" in result.stderr
+    assert f"No .xplane.pb file found in {tmp_path}" in result.stderr
     assert "jax.profiler.trace" in result.stderr
 
 

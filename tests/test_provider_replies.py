@@ -39,7 +39,7 @@ from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.service_clock import EMULATED_SCALE, EMULATED_TIME
 from tpuctl.emulator.colab._server import _Handler
 from tpuctl.errors import InvalidInputError, TpuctlError, UnavailableError
-from tpuctl.providers.colab._planes import open_plane
+from tpuctl.providers.colab._control_planes import open_control_plane
 from tpuctl.providers.gke._kubeconfig import Context
 from tpuctl.providers.gke.client import Cluster, find_context
 from tpuctl.providers.gke.follow import Follower
@@ -181,7 +181,7 @@ def test_colab_may_answer_anything(
     colab = colab_world(scale=600.0)
     with lying(colab.url) as (liar, address):
         monkeypatch.setenv("TPUCTL_COLAB_ENDPOINT", address)
-        api = open_plane(plane)
+        api = open_control_plane(plane)
         runtime = api.create("0" * 32, "V5E1")
         uses: dict[str, Callable[[], object]] = {
             "find": lambda: api.find("0" * 32),
@@ -191,7 +191,7 @@ def test_colab_may_answer_anything(
             "eligible": api.eligible,
             "keep alive": lambda: api.keep_alive(runtime.id),
             "delete": lambda: api.delete("tpuctl-none"),
-            "open": open_plane,
+            "open": open_control_plane,
         }
         ends = try_all(liar, uses)
     assert set().union(*ends.values()) == {"answered", "refused"}
@@ -241,7 +241,7 @@ def test_compute_engine_may_answer_anything(world: Worlds, monkeypatch: pytest.M
     for name, kind in (("t1", "v6e-8"), ("s1", "v6e-16")):
         assert isinstance(make(here.api, name, kind), Created)
     with lying(str(here.world.emulator.http)) as (liar, address):
-        api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+        api = connect("practice", control_plane="gce", endpoint=address, clock=here.clock)
         slice_ = api.get_node("s1", zone=ZONE)
         uses: dict[str, Callable[[], object]] = {
             "list": lambda: api.list_nodes(ALL_ZONES),
@@ -250,7 +250,7 @@ def test_compute_engine_may_answer_anything(world: Worlds, monkeypatch: pytest.M
             "slice": lambda: api.get_node("s1", zone=ZONE),
             "why gone": lambda: api.why_gone("t1", zone=ALL_ZONES),
             "zones": lambda: connect(
-                "practice", plane="gce", endpoint=address, clock=here.clock
+                "practice", control_plane="gce", endpoint=address, clock=here.clock
             ).list_zones(),
             "quotas": api.list_quotas,
             "bucket": lambda: api.bucket_location("bucket"),
@@ -272,14 +272,14 @@ def test_a_list_of_endless_pages_is_given_up(
         liar.reply = lambda *_: (200, body, {})  # type: ignore[method-assign]
         if page == "compute":
             here = open_gce(world, monkeypatch)
-            api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+            api = connect("practice", control_plane="gce", endpoint=address, clock=here.clock)
             read: Callable[[], object] = api.list_zones
         else:
             place = urlsplit(cluster().emulator.http).netloc
             config = Path(os.environ["KUBECONFIG"])
             config.write_text(config.read_text().replace(place, urlsplit(address).netloc))
             read = partial(Gke(None, lambda _: None).list, None)
-        with pytest.raises(UnavailableError, match="does not end"):
+        with pytest.raises(UnavailableError, match="endless"):
             read()
 
 
@@ -289,7 +289,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(
     colab = colab_world()
     with lying(colab.url) as (liar, address):
         monkeypatch.setenv("TPUCTL_COLAB_ENDPOINT", address)
-        api = open_plane("tun")
+        api = open_control_plane("tun")
         liar.reply = lambda *_: (200, b"[" + b"0," * (8 << 20), {})  # type: ignore[method-assign]
         with pytest.raises(TpuctlError, match="too long"):
             api.list()
@@ -302,7 +302,7 @@ def test_a_packed_answer_without_end_is_not_unpacked_to_its_end(
     bomb = gzip.compress(b" " * (200 << 20), 1)
     here = open_gce(world, monkeypatch)
     with lying("http://127.0.0.1:9") as (liar, address):
-        api = connect("practice", plane="gce", endpoint=address, clock=here.clock)
+        api = connect("practice", control_plane="gce", endpoint=address, clock=here.clock)
         liar.reply = lambda *_: (200, bomb, {"Content-Encoding": "gzip"})  # type: ignore[method-assign]
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(UnavailableError, match="too long"):

@@ -18,9 +18,9 @@ from tests.conftest import Tpuctl
 from tests.kaggle_world import Kaggles
 from tests.kaggle_world import kaggle as kaggle
 from tests.waiting import wait_until
-from tpuctl.supervise.legs import _concluded
 from tpuctl.supervise.messages import WatchResult
-from tpuctl.supervise.relay import End, Go, Ledger, Leg, LegEnd, Pause, next_step
+from tpuctl.supervise.relay import End, Go, JobPart, Ledger, PartEnd, Pause, next_step
+from tpuctl.supervise.run_parts import _concluded
 
 PLACES = ("kaggle:v5litepod-8", "colab:v5litepod-1", "cloud-tpu:v5litepod-8")
 JOB = """\
@@ -40,17 +40,17 @@ sys.exit(int(sys.argv[2]))
 """
 
 
-def ledger(*ends: LegEnd, **more: Any) -> Ledger:
-    legs = []
+def ledger(*ends: PartEnd, **more: Any) -> Ledger:
+    parts = []
     for number, end in enumerate(ends):
         provider, _, kind = PLACES[number % 3].partition(":")
-        leg = Leg(number, provider, kind, "n", MORNING, end, crashes=int(end == "crash"))
-        legs.append(replace(leg, **more))
-    return Ledger("x", tuple(legs))
+        part = JobPart(number, provider, kind, "n", MORNING, end, crashes=int(end == "crash"))
+        parts.append(replace(part, **more))
+    return Ledger("x", tuple(parts))
 
 
 def test_when_one_ends_the_next_is_asked_and_after_the_last_the_first() -> None:
-    def after(*ends: LegEnd, **more: Any) -> object:
+    def after(*ends: PartEnd, **more: Any) -> object:
         return next_step(ledger(*ends, **more), PLACES, max_crashes=2)
 
     assert after() == Go(0)
@@ -76,11 +76,11 @@ def test_a_part_is_done_only_with_its_last_checkpoints_here() -> None:
         left, may_come, is_home = "", False, True
 
     ended = WatchResult("n", None, "j", (), 0, None, 0.0)
-    leg = Leg(1, "kaggle", "v5litepod-8", "n", MORNING)
+    part = JobPart(1, "kaggle", "v5litepod-8", "n", MORNING)
     actions: Any = Left()
-    assert _concluded(leg, ended, actions).end == "done"
+    assert _concluded(part, ended, actions).end == "done"
     actions.is_home = False
-    gone = _concluded(leg, ended, actions)
+    gone = _concluded(part, ended, actions)
     assert (gone.end, "last checkpoints" in gone.reason) == ("ended", True)
     assert next_step(Ledger("x", (gone,)), PLACES, max_crashes=2) == Go(1)
 
@@ -154,10 +154,10 @@ def test_after_kill_9_the_same_command_resumes_with_its_ledger(
     before = json.loads(saved.read_text())["ledger"]["legs"]
     done = tpuctl(*command)
     assert done.exit_code == 0, done.stderr
-    legs = done.data["attempts"]
-    assert [leg["end"] for leg in legs] == ["ended", "done"]
-    assert [leg["name"] for leg in legs[: len(before)]] == [leg["name"] for leg in before]
-    assert legs[0]["hours"] >= before[0]["hours"]
+    parts = done.data["attempts"]
+    assert [part["end"] for part in parts] == ["ended", "done"]
+    assert [part["name"] for part in parts[: len(before)]] == [part["name"] for part in before]
+    assert parts[0]["hours"] >= before[0]["hours"]
     assert len(list(world.client.kernels("tpuctl-"))) == 1
     assert colab.account.runtimes == {}
     assert Path("kept/steps.txt").read_text() == "2", done.stderr
@@ -173,7 +173,7 @@ def test_after_kill_9_the_same_command_resumes_with_its_ledger(
         (["--on", "kaggle,kaggle", "--checkpoints", "c"], "named twice"),
         (["--on", "hosts:v4-8", "--checkpoints", "c"], "does not offer watch"),
         (["--on", "gke:v5e-8", "--checkpoints", "c"], "does not offer watch"),
-        (["--on", "kaggle", "--checkpoints", "."], "a folder of its own"),
+        (["--on", "kaggle", "--checkpoints", "."], "a folder of checkpoints only"),
         (["--on", "kaggle", "--checkpoints", "c", "--queued"], "--queued"),
         (["--on", "kaggle", "--checkpoints", "c", "--spot"], "--spot has no effect"),
         (["--on", "kaggle,colab", "--checkpoints", "c", "--zone", "z"], "--zone has no effect"),
@@ -230,7 +230,7 @@ def test_a_tpu_of_compute_engine_goes_on_and_is_deleted(
                   "--", "python3", "train.py", "0", "0")  # fmt: skip
     assert done.exit_code == 0, done.stderr
     assert "begins with step 1" in done.stderr
-    assert [(leg["provider"], leg["end"]) for leg in done.data["attempts"]] == [
+    assert [(part["provider"], part["end"]) for part in done.data["attempts"]] == [
         ("kaggle", "refused"), ("gce", "done"),
     ]  # fmt: skip
     assert Path("kept/steps.txt").read_text() == "2"
@@ -257,7 +257,7 @@ def test_a_cloud_tpu_goes_on_from_a_bucket_and_is_deleted(
     done = tpuctl("watch", *line, *place, "--", "python3", "train.py", "2", "0")
     assert done.exit_code == 0, done.stderr
     assert "attempt 2 begins with step 1" in done.stderr
-    assert [leg["end"] for leg in done.data["attempts"]] == ["ended", "done"]
+    assert [part["end"] for part in done.data["attempts"]] == ["ended", "done"]
     assert done.data["usd"] > 0
     assert world.emulator.advance().nodes == {}
     from tpuctl.storage import open_storage

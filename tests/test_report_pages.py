@@ -16,7 +16,7 @@ from tests.browser import Page, chromium
 from tests.pipeline_cases import measurement, profile, starving
 from tests.report_cases import cases, set_screen
 from tests.waiting import wait_until
-from tpuctl.demo.demo import Day
+from tpuctl.demo.demo import DemoResult
 from tpuctl.profiling.compare import diff
 from tpuctl.reporters import html
 from tpuctl.reporters.pages import page
@@ -256,7 +256,7 @@ def test_a_page_is_printed_with_its_drawing(browser: Page, pages: dict[str, Path
 
 
 def test_the_demo_gives_no_heading_to_no_advice() -> None:
-    day: Day = hostile.made(Day)
+    day: DemoResult = hostile.made(DemoResult)
     after = profile(measurement(*starving()))
     for advice in (after.advice, ()):
         changed = replace(day, before=after, diff=diff(after, after))

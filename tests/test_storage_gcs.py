@@ -23,7 +23,7 @@ from tpuctl.errors import (
     UnavailableError,
 )
 from tpuctl.storage import open_storage
-from tpuctl.storage.errors import TRANSIENT, Asked, translate
+from tpuctl.storage.errors import TRANSIENT, RequestContext, translate
 from tpuctl.storage.port import RetryPolicy, Storage
 
 pytestmark = pytest.mark.slow
@@ -161,7 +161,7 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(practice: Any, monkey
 
 def test_a_bucket_of_googles_is_created_with_googles_command(monkeypatch: Any) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    asked = Asked("Could not read gs://elsewhere/a", "elsewhere")
+    asked = RequestContext("Could not read gs://elsewhere/a", "elsewhere")
     error = translate(404, "The specified bucket does not exist.", asked)
     assert (error.hint or "").startswith("gcloud storage buckets create gs://elsewhere ")
 
@@ -190,7 +190,7 @@ def test_without_a_login_the_command_to_log_in_is_named(
 
 @pytest.mark.parametrize("status", range(400, 600))
 def test_every_status_becomes_one_of_our_errors(status: int) -> None:
-    error = translate(status, "words", Asked("Could not read gs://b/n", "b"))
+    error = translate(status, "words", RequestContext("Could not read gs://b/n", "b"))
     assert isinstance(error, TpuctlError)
     assert (error.exit_code == 3) == (status in TRANSIENT)
     assert str(error).startswith("Could not read gs://b/n: ")

@@ -61,9 +61,9 @@ def test_the_guard_waits_while_there_is_time_and_deletes_when_it_is_over(
     assert "t1 has 3480 s left; next look in 3480 s" in early.stdout
     here.clock.sleep(3481)
     late = look_once(here, create_id)
-    assert "t1 is over its time: deletion asked for; next look in 60 s" in late.stdout
+    assert "t1 has expired: deletion requested; next look in 60 s" in late.stdout
     assert here.api.get_node("t1", zone=A).state == "DELETING"
-    assert "deletion asked for" in look_once(here, create_id).stdout
+    assert "deletion requested" in look_once(here, create_id).stdout
     assert here.requests["delete_node"] == 1
     here.clock.sleep(60)
     assert here.api.list_nodes(ALL_ZONES).items == ()
@@ -75,7 +75,7 @@ def test_the_guard_of_a_queued_tpu_deletes_its_place_in_the_queue_too(
     here = world(ONE)
     create_id = made(here, tmp_path, ttl_s=600.0, queued=True).labels[LABEL_CREATE_ID]
     here.clock.sleep(600)
-    assert "deletion asked for" in look_once(here, create_id).stdout
+    assert "deletion requested" in look_once(here, create_id).stdout
     here.clock.sleep(120)
     assert here.api.list_nodes(ALL_ZONES).items == ()
     assert here.api.list_queued_resources(ALL_ZONES).items == ()
@@ -102,7 +102,7 @@ def test_a_budget_is_guarded_as_well(world: Worlds, tmp_path: Path) -> None:
     here = world(ONE)
     tpu = made(here, tmp_path, max_usd=9.6)
     here.clock.sleep(3600)
-    assert "deletion asked for" in look_once(here, tpu.labels[LABEL_CREATE_ID]).stdout
+    assert "deletion requested" in look_once(here, tpu.labels[LABEL_CREATE_ID]).stdout
 
 
 def test_what_goes_wrong_is_logged_and_tried_again(world: Worlds, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_startup_script_on_the_tpu_starts_the_guard_that_deletes_it(
     assert (folder / "seen").read_bytes() == NASTY
     assert (folder / "guard.py").read_bytes() == GUARD.read_bytes()
     wait_until(lambda: "next look" in (folder / "guard.log").read_text())
-    assert "deletion asked for" in (folder / "guard.log").read_text()
+    assert "deletion requested" in (folder / "guard.log").read_text()
     assert here.api.get_node("t1", zone=A).state == "DELETING"
 
 
@@ -217,7 +217,7 @@ def test_a_guard_that_saw_its_tpu_exchanged_leaves_the_copy_alone(
     assert "another TPU with a copy of its labels" in guard["look"](options)[1]
     assert here.requests["delete_node"] == 0
     options.first_seen = None
-    assert "deletion asked for" in guard["look"](options)[1]
+    assert "deletion requested" in guard["look"](options)[1]
 
 
 def test_the_guard_reads_the_queued_resource_before_it_deletes_it(
@@ -235,4 +235,4 @@ def test_the_guard_reads_the_queued_resource_before_it_deletes_it(
         assert "holds more than this TPU" in look_once(here, create_id).stdout
     assert here.requests["delete_queued_resource"] == 0
     queued.document = ours
-    assert "deletion asked for" in look_once(here, create_id).stdout
+    assert "deletion requested" in look_once(here, create_id).stdout

@@ -144,7 +144,7 @@ def on(jobs: dict[int, JobObservation], **changes: object) -> Observation:
         pytest.param(
             BUSY,
             on({0: RUNS}),
-            CloseAttempt("maintenance", "the job is gone without a trace from worker 1"),
+            CloseAttempt("maintenance", "the job disappeared from worker 1"),
             id="a disk is gone",
         ),
         pytest.param(

@@ -19,7 +19,7 @@ from tpuctl.emulator.server import Emulator, serve
 from tpuctl.emulator.service import ScaledClock
 from tpuctl.errors import WriteError
 from tpuctl.providers.port import Login
-from tpuctl.supervise.actions import Actions
+from tpuctl.supervise.actions import CloudActions
 from tpuctl.supervise.follow import FollowResult
 from tpuctl.supervise.loop import watch
 from tpuctl.supervise.messages import WatchResult
@@ -57,7 +57,7 @@ class JumpingClock:
         self._jumped += timedelta(seconds=seconds)
 
 
-class StruckActions(Actions):
+class StruckActions(CloudActions):
     """The real actions; as each act begins, `before` hears of it, and as it has ended, `after`."""
 
     world: "WatchWorld"

@@ -4,7 +4,7 @@ Every command is a function of the same name: `tpuctl create` is `tpuctl.create`
 `tpuctl profile run` is `tpuctl.profile.run`. All of them are loaded when first used.
 
     this machine     doctor explain config
-    TPUs to be had   types quota offers create list show wait watch migrate delete gc
+    Getting TPUs     types quota offers create list show wait watch migrate delete gc
     workers          run cp logs jobs stop ssh top free
     input pipelines  profile data ProfileCallback
     training         templates lint launch fit bench strategy predict

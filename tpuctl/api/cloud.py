@@ -91,23 +91,28 @@ def create(
     from tpuctl.cloud.create import NotCreated
     from tpuctl.cloud.placement import resolve_zones
     from tpuctl.cloud.plan import CreateOptions
-    from tpuctl.providers.planes import choose_plane
+    from tpuctl.providers.control_planes import choose_control_plane
     from tpuctl.providers.port import HostedPlan
-    from tpuctl.providers.registry import AUTO, chosen_plane, is_plane, open_to_create
+    from tpuctl.providers.registry import (
+        AUTO,
+        chosen_control_plane,
+        is_control_plane,
+        open_to_create,
+    )
 
-    why, provider = None, provider or chosen_plane()
+    why, provider = None, provider or chosen_control_plane()
     if provider in (None, AUTO):
         zones = resolve_zones(zone)
-        provider, why = choose_plane(accelerator_type, zones, options, project=project)
+        provider, why = choose_control_plane(accelerator_type, zones, options, project=project)
     chosen = open_to_create(str(provider), name, project=project, on_warning=on_warning)
-    if is_plane(chosen):
+    if is_control_plane(chosen):
         zones = resolve_zones(zone)
         options = {**options, "provider": provider}
     else:
         zones = (str(zone),) if zone else ()
-    asked = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
-    chosen.abilities.check(asked)
-    plan = chosen.plan(asked, dry_run=dry_run)
+    request = CreateOptions(name, accelerator_type, zones, bucket=bucket, **options)
+    chosen.abilities.check(request)
+    plan = chosen.plan(request, dry_run=dry_run)
     if why and not isinstance(plan, HostedPlan):
         plan = replace(plan, why_provider=why, reasons=(why, *plan.reasons))
     if dry_run:
@@ -138,7 +143,7 @@ def list(
 
     `zone` or `project` limits the list to Google Cloud, `provider` to that provider.
     """
-    from tpuctl.providers.every import list_everywhere
+    from tpuctl.providers.combined import list_everywhere
 
     refuse_unused({"--zone": zone if all_zones and zone != ALL_ZONES else None}, "with --all-zones")
     where = chosen_zone(zone, all_zones=all_zones)
@@ -156,7 +161,7 @@ def offers(
 
     Creates nothing. Providers without credentials are named in `unusable`.
     """
-    from tpuctl.providers.every import list_offers
+    from tpuctl.providers.combined import list_offers
     from tpuctl.providers.registry import PROVIDERS, open_provider
 
     names = [provider] if provider else [*PROVIDERS]
@@ -190,17 +195,17 @@ def wait(
 ) -> "WaitResult":
     """Wait until a TPU is ready on all workers, or gone; forever without a timeout."""
     from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
-    from tpuctl.providers.registry import is_plane, owner_of
+    from tpuctl.providers.registry import is_control_plane, owner_of
     from tpuctl.providers.wait import wait_for
 
     goals = {"ready": wait_until_ready, "gone": wait_until_gone}
     if until not in goals:
         raise UsageError(f"Cannot wait for {until!r}.", hint="Wait for ready or for gone.")
     owner = owner_of(name, zone=zone, project=project)
-    if not is_plane(owner):
+    if not is_control_plane(owner):
         return wait_for(owner, name, until, timeout_s=timeout_s, on_progress=on_progress)
     return goals[until](
-        open_cloud(project, plane=owner.abilities.name, on_warning=on_warning).api,
+        open_cloud(project, control_plane=owner.abilities.name, on_warning=on_warning).api,
         name,
         zone=chosen_zone(zone),
         timeout_s=timeout_s,
@@ -228,8 +233,8 @@ def delete(
     plan.
     """
     from tpuctl.cloud.delete import TIMEOUT_S
-    from tpuctl.providers.every import delete_planned, needs_zone, plan_deletion
-    from tpuctl.providers.registry import is_plane, open_to_delete
+    from tpuctl.providers.combined import delete_planned, needs_zone, plan_deletion
+    from tpuctl.providers.registry import is_control_plane, open_to_delete
 
     if everything and names:
         raise UsageError("Names and --all exclude each other.", hint="tpuctl list")
@@ -240,8 +245,8 @@ def delete(
     )
     for owner, _ in owners:
         needs_zone(owner, zone)
-    has_planes = any(is_plane(owner) for owner, _ in owners)
-    where = zone_to_delete_in(zone, everything=everything) if has_planes else None
+    has_control_planes = any(is_control_plane(owner) for owner, _ in owners)
+    where = zone_to_delete_in(zone, everything=everything) if has_control_planes else None
     plans, plan = plan_deletion(owners, where)
     if dry_run:
         return plan
@@ -264,7 +269,7 @@ def gc(
     on_progress: OnProgress = silent,
 ) -> "GcResult":
     """Find TPUs that are dead, expired or abandoned, on all providers; delete them with `yes`."""
-    from tpuctl.providers.every import delete_orphans, find_orphans
+    from tpuctl.providers.combined import delete_orphans, find_orphans
 
     found, whole = find_orphans(_providers(provider, zone, project, lambda text: None), zone)
     return delete_orphans(found, whole, on_progress) if yes else whole
@@ -280,11 +285,14 @@ def quota(
     """Read how many chips the project may have in each zone or one, of one type or of all."""
     from tpuctl.cloud.quotas import read_all_quotas
     from tpuctl.hardware.types import describe
-    from tpuctl.providers.registry import set_planes
+    from tpuctl.providers.registry import configured_control_planes
 
     if accelerator_type:
         describe(accelerator_type)  # a wrong type needs no login to be told
-    apis = [open_cloud(project, plane=plane, on_warning=on_warning).api for plane in set_planes()]
+    apis = [
+        open_cloud(project, control_plane=control_plane, on_warning=on_warning).api
+        for control_plane in configured_control_planes()
+    ]
     return read_all_quotas(apis, accelerator_type, zone)
 
 
@@ -315,11 +323,11 @@ def _providers(
     provider: str | None, zone: str | None, project: str | None, on_warning: OnWarning
 ) -> "Sequence[Provider]":
     """Return the providers to ask; a zone or a project means Google Cloud alone."""
-    from tpuctl.providers.every import needs_zone
-    from tpuctl.providers.registry import in_use, is_plane
+    from tpuctl.providers.combined import needs_zone
+    from tpuctl.providers.registry import in_use, is_control_plane
 
     found = in_use(provider, project=project, on_warning=on_warning)
     if provider:
         needs_zone(found[0], zone)
         return found
-    return [each for each in found if is_plane(each) or not (zone or project)]
+    return [each for each in found if is_control_plane(each) or not (zone or project)]

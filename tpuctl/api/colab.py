@@ -50,8 +50,8 @@ def launch_on_colab(
 ) -> HostedPlan | CopyResults | StartedJob | Logs:
     """Create a runtime, run the job there, fetch its folder, and delete the runtime.
 
-    The same command resumes: it adopts the runtime of an interrupted one, and follows its job. What
-    is left to do when this process ends, its guard does. `others` are options of `_run_job`.
+    The same command resumes: it adopts the runtime of an interrupted one, and follows its job. If
+    this process ends early, the guard does the rest. `others` are options of `_run_job`.
     """
     from tpuctl.api import cloud
     from tpuctl.providers.colab.job import finish
@@ -62,7 +62,9 @@ def launch_on_colab(
 
     find_script(script)
     if resume and not Path(resume).is_dir():
-        raise NotFoundError(f"There is no folder {resume} to resume from.", hint="--resume DIR")
+        raise NotFoundError(
+            f"The folder {resume} to resume from does not exist.", hint="--resume DIR"
+        )
     name, job = runtime_name(script), job or "launch"
     where: dict[str, Any] = {"provider": "colab", "ttl_s": ttl_s, "on_warning": on_warning}
     if dry_run:

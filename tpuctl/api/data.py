@@ -52,7 +52,7 @@ def presize(
 
 def _zone(zone: str | None, *places: str) -> str | None:
     """Return the zone given or set, or that of this machine; None if no bucket is involved."""
-    from tpuctl.datasets.places import bucket_of
+    from tpuctl.datasets.locations import bucket_of
     from tpuctl.settings import load_settings
 
     if not any(bucket_of(place) for place in places):
@@ -67,7 +67,7 @@ def _zone(zone: str | None, *places: str) -> str | None:
 
 def _part(hosts: str, dst: str) -> Part | None:
     """Return the share of this machine; "auto" shares only what all machines can see."""
-    from tpuctl.datasets.places import bucket_of
+    from tpuctl.datasets.locations import bucket_of
 
     if hosts == "auto" and not bucket_of(dst):
         return None
@@ -99,7 +99,7 @@ def cache(
     A pipeline is module:function or path.py:function. A data set, gs://BUCKET/FOLDER, is copied to
     `dst`, or to a folder that all processes share, of `limit_bytes` at most. Raises TpuctlErrors.
     """
-    from tpuctl.datasets.places import bucket_of
+    from tpuctl.datasets.locations import bucket_of
 
     if address := bucket_of(target):
         from tpuctl.datasets.local_copies import copy_data_set

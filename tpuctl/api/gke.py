@@ -43,22 +43,22 @@ def launch_on_gke(
 
     place = "the bucket and the JobSet, which others can read"
     hint = "Keep it in a Kubernetes secret or in Secret Manager, and read it in the script."
-    asked = plan_job(script, options, code, more=[*where.env.values()], place=place, hint=hint)
-    asked = replace(asked, limit_s=ttl_s, job=job)
+    request = plan_job(script, options, code, more=[*where.env.values()], place=place, hint=hint)
+    request = replace(request, limit_s=ttl_s, job=job)
     try:
         cluster = Cluster(find_context())
     except NotLoggedInError:
         if not dry_run:
             raise
         cluster = None
-    plan = plan_run(asked, where, cluster)
+    plan = plan_run(request, where, cluster)
     if dry_run:
         return plan
     assert cluster
     for reason in (*plan.because, *plan.warnings):
         note(reason)
     try:
-        run = submit(cluster, plan, asked, note)
+        run = submit(cluster, plan, request, note)
         if detach:
             return StartedClusterRun(run.name, GKE, cluster.context.name, plan.chips)
     except KeyboardInterrupt:

@@ -64,7 +64,7 @@ def launch_on_kaggle(
     sink: Sink,
     on_progress: OnProgress,
 ) -> KagglePlan | StartedRun | HostedRun:
-    """Run a job in a session of its own, follow it, and fetch its output.
+    """Run a job in a session on Kaggle, follow it, and fetch its output.
 
     The same command finds the run that an interrupted one has started.
     """
@@ -76,27 +76,27 @@ def launch_on_kaggle(
     def note(text: str) -> None:
         on_progress(message(text))
 
-    asked = plan_job(script, options, code)
-    asked = replace(asked, resume=resume, limit_s=ttl_s, job=job)
+    request = plan_job(script, options, code)
+    request = replace(request, resume=resume, limit_s=ttl_s, job=job)
     client, store = KaggleClient(), RunStore()
-    plan = plan_run(client, store, asked)
+    plan = plan_run(client, store, request)
     if dry_run:
         return plan
     for reason in (*plan.because, *plan.warnings):
         note(reason)
-    with _goes_on(plan.adopts or "the run"):
+    with _note_on_interrupt(plan.adopts or "the run"):
         run = submit(client, store, plan, note)
     if detach:
         ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
         return StartedRun(run.name, KAGGLE, run.url, run.version or 1, ends)
-    with _goes_on(run.name):
+    with _note_on_interrupt(run.name):
         ended = follow(client, store, run, sink=sink, note=note)
         return finish(client, store, run, ended, on_progress=on_progress)
 
 
 @contextmanager
-def _goes_on(name: str) -> Iterator[None]:
-    """Say at Ctrl-C what becomes of a run."""
+def _note_on_interrupt(name: str) -> Iterator[None]:
+    """On Ctrl-C, say that the run continues."""
     try:
         yield
     except KeyboardInterrupt:
@@ -107,7 +107,7 @@ def _goes_on(name: str) -> Iterator[None]:
 
 
 def reach_or_suggest(workers: Workers) -> Any:
-    """Find the machines of `--on NAME`; where there are none, another place may be meant."""
+    """Find the machines of `--on NAME`; if there are none, suggest what else may be meant."""
     try:
         return workers.reach()
     except NotFoundError as error:
@@ -117,7 +117,7 @@ def reach_or_suggest(workers: Workers) -> Any:
 
 
 def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
-    """Rank what can be had; offers for dollars are among them only with a limit in dollars."""
+    """Rank the available offers; those for dollars are included only with a budget."""
     from tpuctl.api.cloud import offers
     from tpuctl.providers.offers import AutoPlan
 
@@ -135,8 +135,8 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         for number, each in enumerate(usable[:_SHOWN], 1)
     ]
     if not max_usd:
-        reasons.append("offers for dollars are left out; to allow them: --max-usd")
-    reasons += [f"{name} was not asked: {why}" for name, why in found.unusable.items()]
+        reasons.append("paid offers are left out; to allow them: --max-usd")
+    reasons += [f"{name} was not checked: {why}" for name, why in found.unusable.items()]
     if not usable:
         rows = [(each.provider, f"{each.accelerator_type}: not now") for each in found.offers]
         rows = [row for row in rows if not (row[0] == "cloud-tpu" and not max_usd)]
@@ -144,12 +144,12 @@ def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> Aut
         rows += [(error.code, str(error)) for error in found.failures]
         rows += [] if max_usd else [("for dollars", "left out; to allow them: --max-usd")]
         table = "".join(f"\n  {name:<12}{why}" for name, why in dict.fromkeys(rows))
-        raise NoCapacityError(f"No TPU can be had now.{table}", hint="tpuctl offers")
+        raise NoCapacityError(f"No TPU is available now.{table}", hint="tpuctl offers")
     return AutoPlan(script, tuple(usable), tuple(reasons))
 
 
 def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:
-    """Ask, unless all that can be had is free."""
+    """Ask for confirmation, unless all offers are free."""
     if any(offer.provisioning != "free" for offer in plan.offers):
         confirm(plan)
 
@@ -163,7 +163,7 @@ def launch_auto(
     sink: Sink,
     on_progress: OnProgress,
 ) -> Any:
-    """Launch on the first offer that can be had; a TPU is created for the job and deleted."""
+    """Launch on the first available offer; a TPU is created for the job and deleted."""
     from tpuctl.api.cloud import delete
     from tpuctl.providers.kaggle.provider import Kaggle
 
@@ -190,7 +190,7 @@ def launch_auto(
             continue
         if offer.provider == KAGGLE:
             kaggle = Kaggle(project, note)
-            with _goes_on(name):
+            with _note_on_interrupt(name):
                 return kaggle.logs(name, to_end=True, sink=sink, note=note, on_progress=on_progress)
         try:
             return launch_on(name, False)

@@ -1,4 +1,4 @@
-"""`launch` from Python: here, on workers, on Kaggle, Colab or GKE, or where there is a TPU."""
+"""`launch` from Python: here, on workers, on Kaggle, Colab or GKE, or on any available TPU."""
 
 from __future__ import annotations
 
@@ -91,26 +91,26 @@ def launch(
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
-    asked = _Asked(**{**locals(), "script": str(script), "workers": as_workers(on)})
-    place = None if asked.workers.hosts else asked.workers.name
+    request = _LaunchArguments(**{**locals(), "script": str(script), "workers": as_workers(on)})
+    place = None if request.workers.hosts else request.workers.name
     if place == AUTO:
-        return _launch_anywhere(asked)
-    asked.refuse("here", "max_usd", hint="It is for --on auto.")
+        return _launch_anywhere(request)
+    request.refuse("here", "max_usd", hint="It is for --on auto.")
     if place == GKE:
-        return _launch_on_gke(asked)
+        return _launch_on_gke(request)
     if gke:
         refuse_unused(gke.changed, "here", hint="It is for --on gke.")
     if place and is_kaggle(place):
-        return _launch_on_kaggle(asked)
+        return _launch_on_kaggle(request)
     if place and colab_type(place):
-        return _launch_on_colab(asked)
-    asked.refuse("here", "resume", hint="It is for --on kaggle and --on colab.")
-    asked.refuse("here", "ttl_s", hint="It is for --on kaggle, colab and gke.")
-    return _launch_here(asked) if place == LOCAL else _launch_on_workers(asked)
+        return _launch_on_colab(request)
+    request.refuse("here", "resume", hint="It is for --on kaggle and --on colab.")
+    request.refuse("here", "ttl_s", hint="It is for --on kaggle, colab and gke.")
+    return _launch_here(request) if place == LOCAL else _launch_on_workers(request)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _LaunchArguments:
     """The arguments of `launch`, where those are the workers that `on` means."""
 
     script: str
@@ -139,7 +139,7 @@ class _Asked:
 
     @property
     def training(self) -> dict[str, Any]:
-        """What a training is planned with, wherever it runs."""
+        """The options of a training that apply wherever it runs."""
         return {
             "framework": self.framework,
             "strategy": self.strategy,
@@ -170,116 +170,124 @@ class _Asked:
         refuse_unused(given, where, hint=hint)
 
 
-def _launch_anywhere(asked: _Asked) -> Launched:
-    workers = asked.workers
-    refuse_unused({"--detach": asked.detach, "--zone": workers.zone}, "with --on auto")
-    plan = plan_auto(asked.script, max_usd=asked.max_usd, project=workers.project)
-    if asked.dry_run:
+def _launch_anywhere(request: _LaunchArguments) -> Launched:
+    workers = request.workers
+    refuse_unused({"--detach": request.detach, "--zone": workers.zone}, "with --on auto")
+    plan = plan_auto(request.script, max_usd=request.max_usd, project=workers.project)
+    if request.dry_run:
         return plan
-    confirm_paid(plan, asked.confirm)
-    same = asked.shared(
+    confirm_paid(plan, request.confirm)
+    same = request.shared(
         "settings", "framework", "strategy", "code", "env", "job", "check", "log",
         "include_secrets", "sink", "on_progress",
     )  # fmt: skip
     return launch_auto(  # type: ignore[no-any-return]
         plan,
         lambda name, alone: launch(
-            asked.script,
-            asked.arguments,
+            request.script,
+            request.arguments,
             on=name,
             detach=alone,
             ttl_s=AUTO_TTL_S if colab_type(name) else None,
             **same,
         ),
-        max_usd=asked.max_usd,
+        max_usd=request.max_usd,
         project=workers.project,
-        sink=asked.sink,
-        on_progress=asked.on_progress,
+        sink=request.sink,
+        on_progress=request.on_progress,
     )
 
 
-def _launch_on_gke(asked: _Asked) -> Launched:
+def _launch_on_gke(request: _LaunchArguments) -> Launched:
     from tpuctl.providers.gke.manifest import GkeOptions
 
-    asked.refuse("on GKE", "cpu_devices", "resume", "include_secrets")
-    asked.workers.refuse_login("on GKE")
-    where = replace(asked.gke or GkeOptions(), env=asked.variables, check=asked.checks)
-    same = asked.shared("code", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress")
-    return launch_on_gke(asked.script, asked.training, where, **same)
+    request.refuse("on GKE", "cpu_devices", "resume", "include_secrets")
+    request.workers.refuse_login("on GKE")
+    where = replace(request.gke or GkeOptions(), env=request.variables, check=request.checks)
+    same = request.shared("code", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress")
+    return launch_on_gke(request.script, request.training, where, **same)
 
 
-def _launch_on_kaggle(asked: _Asked) -> Launched:
-    asked.refuse("on Kaggle", "cpu_devices", "env", "check", "include_secrets")
-    asked.workers.refuse_login("on Kaggle")
-    same = asked.shared(
+def _launch_on_kaggle(request: _LaunchArguments) -> Launched:
+    request.refuse("on Kaggle", "cpu_devices", "env", "check", "include_secrets")
+    request.workers.refuse_login("on Kaggle")
+    same = request.shared(
         "code", "resume", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress"
     )
-    return launch_on_kaggle(asked.script, asked.training, **same)
+    return launch_on_kaggle(request.script, request.training, **same)
 
 
-def _launch_on_colab(asked: _Asked) -> Launched:
-    asked.refuse("on Colab", "cpu_devices")
-    asked.workers.refuse_login("on Colab")
-    same = asked.shared(
+def _launch_on_colab(request: _LaunchArguments) -> Launched:
+    request.refuse("on Colab", "cpu_devices")
+    request.workers.refuse_login("on Colab")
+    same = request.shared(
         "code", "ttl_s", "detach", "job", "include_secrets", "dry_run", "resume", "confirm",
         "sink", "on_progress",
     )  # fmt: skip
     return launch_on_colab(
-        asked.script,
-        asked.training,
-        accelerator_type=str(colab_type(asked.workers.name)),
-        env=asked.variables,
-        check=asked.checks,
-        on_warning=asked.workers.on_warning,
+        request.script,
+        request.training,
+        accelerator_type=str(colab_type(request.workers.name)),
+        env=request.variables,
+        check=request.checks,
+        on_warning=request.workers.on_warning,
         **same,
     )
 
 
-def _launch_here(asked: _Asked) -> LaunchPlan | Training:
+def _launch_here(request: _LaunchArguments) -> LaunchPlan | Training:
     from tpuctl.diagnosis.diagnose import diagnose
     from tpuctl.runtime.live import live_machine
     from tpuctl.training.plan import plan_training
 
-    if asked.detach or asked.code or asked.env or asked.job or asked.include_secrets:
+    if request.detach or request.code or request.env or request.job or request.include_secrets:
         raise UsageError(
             "--detach, --code, --env, --job and --include-secrets need workers.",
             hint="Add --on NAME.",
         )
-    asked.workers.refuse_login("without --on")
-    asked.refuse("without --on", "check")
-    options = {**asked.training, "cpu_devices": asked.cpu_devices}
-    if not asked.dry_run:
-        copied = [_with_copy(asked.script, each, asked.on_progress) for each in asked.settings]
+    request.workers.refuse_login("without --on")
+    request.refuse("without --on", "check")
+    options = {**request.training, "cpu_devices": request.cpu_devices}
+    if not request.dry_run:
+        copied = [
+            _with_copy(request.script, each, request.on_progress) for each in request.settings
+        ]
         options["settings"] = copied
-    plan = plan_training(asked.script, diagnose(live_machine()), **options)
-    if asked.dry_run:
+    plan = plan_training(request.script, diagnose(live_machine()), **options)
+    if request.dry_run:
         return plan
     from tpuctl.training.watched import watch_training
 
-    _show_reasons(plan, asked.on_progress)
-    return watch_training(plan, log=asked.log)
+    _show_reasons(plan, request.on_progress)
+    return watch_training(plan, log=request.log)
 
 
-def _launch_on_workers(asked: _Asked) -> Launched:
+def _launch_on_workers(request: _LaunchArguments) -> Launched:
     from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
 
-    if asked.cpu_devices:
+    if request.cpu_devices:
         raise UsageError("--cpu-devices splits the CPU of this machine.", hint="Leave out --on.")
-    variables = asked.variables
-    hosts, access, node = reach_or_suggest(asked.workers)
+    variables = request.variables
+    hosts, access, node = reach_or_suggest(request.workers)
     plan = plan_on_workers(
-        asked.script, hosts, access, node=node, code=asked.code, env=variables, **asked.training
+        request.script,
+        hosts,
+        access,
+        node=node,
+        code=request.code,
+        env=variables,
+        **request.training,
     )
-    if asked.dry_run:
+    if request.dry_run:
         return plan
-    note = _show_reasons(plan, asked.on_progress)
-    same = asked.shared("job", "detach", "include_secrets", "sink", "on_progress")
-    return train_on_workers(plan, access, check=asked.checks, note=note, **same)
+    note = _show_reasons(plan, request.on_progress)
+    same = request.shared("job", "detach", "include_secrets", "sink", "on_progress")
+    return train_on_workers(plan, access, check=request.checks, note=note, **same)
 
 
 def _with_copy(script: str, setting: str, on_progress: OnProgress) -> str:
     """Replace a template's shards in a bucket by a copy of them on this machine."""
-    from tpuctl.datasets.places import bucket_of
+    from tpuctl.datasets.locations import bucket_of
     from tpuctl.training.plan import find_script
 
     name, _, place = setting.partition("=")

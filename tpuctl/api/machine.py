@@ -42,7 +42,7 @@ def doctor(  # type: ignore[misc]
     `deep` and `numerics` use the accelerator, in a child process. `fix` applies the safe fixes;
     `confirm` is called with a description before each one, and raises an exception to stop.
     `record` is a file to write this machine to, with secrets removed; `replay` is one to diagnose.
-    With a `provider` it checks the account there instead: login, balance, what may be had.
+    With a `provider` it checks the account there instead: login, balance, what is available.
     """
     if provider:
         from tpuctl.providers.check import check_provider
@@ -119,7 +119,7 @@ def _standard_input() -> Iterator[str]:
 
 def _nothing_to_explain() -> UsageError:
     return UsageError(
-        "There is no text to explain.",
+        "No text to explain.",
         hint="Pass the error, or pipe a log: python train.py 2>&1 | tpuctl explain",
     )
 

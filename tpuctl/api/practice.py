@@ -11,7 +11,7 @@ from tpuctl.settings import state_dir
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuctl.demo.demo import Day
+    from tpuctl.demo.demo import DemoResult
     from tpuctl.emulator.process import Started, Status, Stopped
 
 
@@ -79,16 +79,16 @@ def run(
     *,
     log: int | None = None,
     on_progress: OnProgress = silent,
-) -> Day:
+) -> DemoResult:
     """Run the demo on this machine: doctor, profile, presize, profile again, train, report.
 
     Takes a few minutes. `images` is a folder of them; without it, some are generated. `log` is
     the file descriptor for the training's output, by default stdout.
     """
-    from tpuctl.demo.demo import run_day
+    from tpuctl.demo.demo import run_demo
     from tpuctl.reporters.practice import write_demo
 
     images = Path(images) if images else None
-    day = run_day(images, Path(out), log=log, on_progress=on_progress)
-    write_demo(day)
-    return day
+    result = run_demo(images, Path(out), log=log, on_progress=on_progress)
+    write_demo(result)
+    return result

@@ -66,7 +66,7 @@ class ProfileCommands:
             refuse_for_programs,
         )
 
-        _check_places(out, html)
+        _check_outputs(out, html)
         limits = parse_limits(fail_if)
         words = [str(target)] if isinstance(target, (str, Path)) else list(target)
         if not words:
@@ -130,7 +130,7 @@ class ProfileCommands:
         """
         from tpuctl.profiling.program.run import profile_program
 
-        _check_places(out)
+        _check_outputs(out)
         profile = profile_program(program, limit_s=seconds, on_look=on_profile)
         _write(profile, on_progress, out=out)
         return profile
@@ -148,7 +148,7 @@ class ProfileCommands:
         from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.trace.profile import profile_trace
 
-        _check_places(out, html)
+        _check_outputs(out, html)
         limits = parse_limits(fail_if)
         profile = profile_trace(Path(path), on_progress=on_progress)
         _write(profile, on_progress, out=out, html=html)
@@ -167,7 +167,7 @@ class ProfileCommands:
         from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.tpuprof import load
 
-        _check_places(html, png)
+        _check_outputs(html, png)
         limits = parse_limits(fail_if)
         profile = check(load(Path(file)), limits)
         _write(profile, on_progress, html=html, png=png)
@@ -241,7 +241,7 @@ def ProfileCallback() -> Any:
 profile = ProfileCommands()
 
 
-def _check_places(*places: Path | None) -> None:
+def _check_outputs(*places: Path | None) -> None:
     """Fail before the measurement, not after it, if a result cannot be written."""
     from tpuctl.profiling.tpuprof import check_place
 

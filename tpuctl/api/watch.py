@@ -85,7 +85,7 @@ def watch(
             the folder that the variable TPUCTL_CHECKPOINTS names, and writes them there.
         max_units: With `on`: compute units for each runtime on Colab.
         zone: Where the TPU is and is recreated, several zones to recreate it in, or "auto".
-        accelerator_type: Type to create where there is no TPU yet. Like the following options, by
+        accelerator_type: Type to create if there is no TPU yet. Like the following options, by
             default the same as the TPU has now.
         spot: Whether to create spot TPUs.
         queued: Whether to create queued resources.
@@ -138,9 +138,9 @@ def watch(
     refuse_unused({"--checkpoints": checkpoints, "--max-units": max_units}, "without --on")
     from tpuctl.cloud.plan import check_words
     from tpuctl.hardware.types import describe
-    from tpuctl.providers.planes import provider_to_watch
+    from tpuctl.providers.control_planes import provider_to_watch
     from tpuctl.providers.port import Login
-    from tpuctl.providers.registry import is_plane
+    from tpuctl.providers.registry import is_control_plane
     from tpuctl.remote.hosts import parse_hosts, split_user
     from tpuctl.supervise.loop import open_target
     from tpuctl.supervise.loop import watch as watch_planned
@@ -158,12 +158,18 @@ def watch(
         plain, accelerator_type, zone, chosen,
         provider=provider, project=project, on_warning=on_warning,
     )  # fmt: skip
-    plane = owner.abilities.name if is_plane(owner) else None
+    control_plane = owner.abilities.name if is_control_plane(owner) else None
     spec = plan_job(as_words(command), **job)
     store, plan_watch, act_on = open_target(owner, plain, project=project, on_warning=on_warning)
-    look_in, zones = resolve_watch_zones(zone if plane or zone else ())
+    look_in, zones = resolve_watch_zones(zone if control_plane or zone else ())
     wanted = WatchOptions(
-        look_in, zones, accelerator_type, ttl_s=ttl_s, max_usd=max_usd, provider=plane, **chosen
+        look_in,
+        zones,
+        accelerator_type,
+        ttl_s=ttl_s,
+        max_usd=max_usd,
+        provider=control_plane,
+        **chosen,
     )
     if dry_run:
         return plan_watch(wanted, spec, store=store, fresh=fresh)
@@ -198,13 +204,13 @@ def _watch_on(
     **talk: Any,
 ) -> RelayResult | RelayPlan:
     """Run a job on the first provider that has a TPU, and on the next when that one ends."""
-    from tpuctl.supervise.legs import CHECKPOINTS, Checkpoints, Relay, RelayJob
     from tpuctl.supervise.plan import WatchOptions, plan_job, resolve_watch_zones
     from tpuctl.supervise.relay import LedgerFile, RelayPlan, relay_folder
+    from tpuctl.supervise.run_parts import CHECKPOINTS, Checkpoints, Relay, RelayJob
 
     if not checkpoints:
         raise UsageError("Where are the checkpoints?", hint="Add --checkpoints DIR or gs://...")
-    places = _places(on.split(",") if isinstance(on, str) else on)
+    places = _parse_providers(on.split(",") if isinstance(on, str) else on)
     _refuse_ignored(places, {**options, "zone": zone, "max_units": max_units}, job)
     code = job.pop("code", None)
     spec = plan_job(command, **{**job, "folder": job.get("folder") or FOLDER})
@@ -219,7 +225,7 @@ def _watch_on(
                 in_bucket.rstrip("/").rpartition("/")[2] or "checkpoints"
             )
         elif here in (Path.cwd(), Path.home().resolve(), Path("/")) or here.is_file():
-            raise UsageError(f"{checkpoints} must be a folder of its own.")
+            raise UsageError(f"{checkpoints} must be a folder of checkpoints only.")
         spec = replace(spec, env={**spec.env, CHECKPOINTS: here.name})
         zones = resolve_watch_zones(zone)[1] or ()
         options["ttl_s"] = options["ttl_s"] or _TTL_S
@@ -244,7 +250,7 @@ def _watch_on(
         return Relay(ledger, places, relay_job, store=store, **talk).run()
 
 
-def _places(words: Sequence[str]) -> tuple[str, ...]:
+def _parse_providers(words: Sequence[str]) -> tuple[str, ...]:
     """Check PROVIDER or PROVIDER:TYPE, and write the type out."""
     from tpuctl.hardware.types import describe
     from tpuctl.providers.colab.api import accelerator_for

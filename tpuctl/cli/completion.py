@@ -1,4 +1,4 @@
-"""What shell completion offers besides commands and options: nothing is requested for it."""
+"""Completion of names in the shell; it sends no requests."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ _WORD = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
 
 
 def tpus() -> Iterator[str]:
-    """Yield the names of TPUs and runs that this machine has asked for."""
+    """Yield the names of TPUs and runs that were requested from this machine."""
     for document in _records("creates", "colab", "kaggle"):
         if document.get("phase") != "closed":
             yield from _values(document, "name")

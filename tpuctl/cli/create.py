@@ -171,7 +171,7 @@ def create(
 
 
 class _Dialogue:
-    """What create asks and shows while it runs."""
+    """The questions and progress of create."""
 
     def __init__(self, display: ExitStack, *, yes: bool) -> None:
         self._display, self._yes = display, yes
@@ -196,7 +196,7 @@ class _Dialogue:
             output.note(report.attempt_line(attempt))
 
     def leave_or_cancel(self) -> Choice:
-        """Ask what to do with the request after Ctrl-C; cancel it where there is no terminal."""
+        """Ask what to do with the request after Ctrl-C; cancel it without a terminal."""
         self._display.close()
         if not sys.stdin.isatty() or output.as_json():
             return "cancel"

@@ -185,7 +185,7 @@ _CLASSES: dict[Callable[..., None], type[TyperCommand]] = {}
 
 
 def parsed_by(kind: type[TyperCommand]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a class of its own parse the words of a command."""
+    """Let the given class parse the words of a command."""
 
     def note(function: Callable[..., None]) -> Callable[..., None]:
         _CLASSES[function] = kind

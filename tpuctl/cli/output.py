@@ -181,7 +181,7 @@ def warn(message: str) -> None:
 
 
 def note_message(progress: Progress) -> None:
-    """Print a message of a long work, and nothing of its progress."""
+    """Print the messages of a long operation, but not its progress."""
     if progress.task == MESSAGE:
         note(progress.note)
 
@@ -200,7 +200,7 @@ def script_log() -> int | None:
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is changed, deleted or paid for; `--yes` answers for scripts.
 
-    Raises UsageError where there is no terminal, and stops the program on "no".
+    Raises UsageError without a terminal, and stops the program on "no".
     """
     if yes:
         return

@@ -38,7 +38,7 @@ class LaunchCommand(TyperCommand):
             if not (flag := flags.get(name)):
                 near = [] if name in ours or name[:2] != "--" else get_close_matches(name, flags, 1)
                 if near:
-                    raise UsageError(f"There is no option {name}.", hint=f"Did you mean {near[0]}?")
+                    raise UsageError(f"No such option: {name}.", hint=f"Did you mean {near[0]}?")
                 found.append(word)
                 continue
             if not (equals or flag.is_switch) and words:

@@ -39,7 +39,7 @@ class GoogleLogin:
 def log_in(project: str | None) -> GoogleLogin:
     """Find this machine's credentials, and the project if none is given.
 
-    Raises NotLoggedInError, and InvalidInputError where there is no project.
+    Raises NotLoggedInError, and InvalidInputError without a project.
     """
     credentials, found = find_credentials(
         SCOPES,

@@ -47,7 +47,7 @@ def read_quotas(connection: Connection, project: str, *, deadline_s: float) -> t
 
 
 def _quotas_of(info: Any) -> Iterator[Quota]:
-    # There is an entry for each place with a limit of its own, and one with a default for the rest.
+    # There is an entry for each place with its own limit, and one with a default for the rest.
     generation = _generation(info.quota_id)
     if generation is None:
         return

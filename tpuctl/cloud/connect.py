@@ -37,14 +37,14 @@ class Cloud:
 def open_cloud(
     project: str | None = None,
     *,
-    plane: str = CLOUD_TPU,
+    control_plane: str = CLOUD_TPU,
     on_warning: Callable[[str], None] = lambda text: None,
 ) -> Cloud:
     """Connect to a project and reconcile the journal; warns of what earlier creates have left.
 
     Raises what `connect` raises.
     """
-    cloud = Cloud(connect(project, plane=plane), Journal())
+    cloud = Cloud(connect(project, control_plane=control_plane), Journal())
     try:
         for entry in reconcile(cloud.api, cloud.journal):
             on_warning(zombie_warning(entry))
@@ -56,10 +56,10 @@ def open_cloud(
 _ENDPOINTS = {CLOUD_TPU: "tpu_endpoint", GCE: "gce_endpoint"}
 
 
-def plane_is_set(plane: str) -> bool:
+def control_plane_is_set(control_plane: str) -> bool:
     """Whether a control plane may be asked: not Google's while the other one is an emulator's."""
     settings = load_settings()
-    own, *others = sorted(_ENDPOINTS, key=lambda name: name != plane)
+    own, *others = sorted(_ENDPOINTS, key=lambda name: name != control_plane)
     if settings[_ENDPOINTS[own]]:
         return True
     return not any(parse_endpoint(settings[_ENDPOINTS[other]]).is_local for other in others)
@@ -93,7 +93,7 @@ def zone_to_delete_in(zone: str | None, *, everything: bool) -> str | None:
 def connect(
     project: str | None = None,
     *,
-    plane: str = CLOUD_TPU,
+    control_plane: str = CLOUD_TPU,
     endpoint: str | None = None,
     clock: Clock | None = None,
 ) -> TpuApi:
@@ -103,14 +103,14 @@ def connect(
     process. Raises MissingExtraError, NotLoggedInError, UnavailableError where no emulator answers,
     and InvalidInputError for an unknown project or an endpoint that we do not trust.
     """
-    key = _ENDPOINTS[plane]
+    key = _ENDPOINTS[control_plane]
     settings = load_settings({"project": project, key: endpoint})
-    if not endpoint and not plane_is_set(plane):
+    if not endpoint and not control_plane_is_set(control_plane):
         raise InvalidInputError(
             f"TPUCTL_{key.upper()} is not set, but the other control plane is an emulator's.",
             hint="Run all the export lines that `tpuctl emulator start` prints.",
         )
-    where = parse_endpoint(settings[key], default=_SERVICES[plane])
+    where = parse_endpoint(settings[key], default=_SERVICES[control_plane])
     if where.is_local and (reason := where.check_reachable()):
         raise UnavailableError(
             f"No emulator answers at {where.address}: {reason}.",
@@ -118,7 +118,7 @@ def connect(
         )
     try:
         with quietly():
-            adapter = _adapter(plane)
+            adapter = _adapter(control_plane)
     except ImportError as error:
         if (error.name or "").startswith("tpuctl"):
             raise
@@ -134,8 +134,8 @@ def connect(
 _SERVICES = {CLOUD_TPU: GOOGLE, GCE: "compute.googleapis.com"}
 
 
-def _adapter(plane: str) -> Any:
-    if plane == GCE:
+def _adapter(control_plane: str) -> Any:
+    if control_plane == GCE:
         from tpuctl.cloud.gce._api import ComputeApi
 
         return ComputeApi

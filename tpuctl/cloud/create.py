@@ -1,4 +1,4 @@
-"""Create one TPU in the first zone that has one, and leave nothing behind in the others."""
+"""Create one TPU in the first zone that has capacity, and leave nothing in the others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -144,7 +144,7 @@ class _Creation:
             # After a lost reply there may be one more queued request. Its entry has the race's id,
             # so that `reconcile` abandons it once the race is won.
             if is_final(error) and not isinstance(error, UnavailableError):
-                self._cancel(requests, f"{offer.zone} failed for good")
+                self._cancel(requests, f"{offer.zone} failed permanently")
                 return self._not_created(error)
         if requests and not wait:
             return self._not_waiting(requests)

@@ -88,7 +88,7 @@ Summary = TypeVar("Summary", bound="DeletionSummary")
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionSummary(Outcome):
-    """What the results of delete and gc share; the sums leave out what is unknown.
+    """The common part of the results of delete and gc; the sums leave out unknown values.
 
     Before the deletion the sums say what it would free, afterwards what it has freed.
     """
@@ -118,7 +118,7 @@ class DeletionSummary(Outcome):
 
     @property
     def failures(self) -> tuple[TpuctlError, ...]:
-        """What could not be found or listed, and which deletions failed."""
+        """The errors of finding, listing and deleting."""
         return (*self.not_planned, *(each.error for each in self.deletions if each.error))
 
     def summed(self: Summary) -> Summary:
@@ -274,17 +274,17 @@ def delete_all(
     """
     ended: list[str] = []
 
-    def tell(note: str = "") -> None:
+    def report(note: str = "") -> None:
         on_progress(Progress("Deleting", len(ended), len(planned), "TPUs", note))
 
     def work(deletion: TpuDeletion) -> TpuDeletion:
-        result = _Deleter(api, journal, deletion, timeout_s, is_unneeded, tell).run()
+        result = _Deleter(api, journal, deletion, timeout_s, is_unneeded, report).run()
         ended.append(deletion.name)
-        tell(deletion.name)
+        report(deletion.name)
         return result
 
     if planned:
-        tell()
+        report()
     results = attempt_all([partial(work, deletion) for deletion in planned], at_once=_AT_ONCE)
     return tuple(
         failed_deletion(deletion, result) if isinstance(result, TpuctlError) else result

@@ -64,7 +64,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What we were doing, and the names that a hint may mention."""
+    """The operation that failed, and the names that a hint may mention."""
 
     doing: str
     project: str = "PROJECT"

@@ -51,7 +51,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class GcResult(DeletionSummary):
-    """All orphans, before or after their deletion; `unproven` says what only a label condemns."""
+    """All orphans, before or after their deletion; `unproven` is known by a label only."""
 
     found: tuple[Orphan, ...]
     acted: bool = False

@@ -181,7 +181,7 @@ class Journal:
         return self.folder / "sessions" / f"{os.path.basename(session)}.lock"
 
 
-def plane_at(endpoint: str) -> str:
+def control_plane_at(endpoint: str) -> str:
     """Return the control plane at the endpoint of an API or an entry."""
     return GCE if endpoint.endswith("/compute/v1") else CLOUD_TPU
 

@@ -140,9 +140,7 @@ def find(api: TpuApi, name: str, zone: str | None) -> Resource:
     )
     if found is None:
         why = _why_gone(api, name, zone)
-        raise NotFoundError(
-            f"There is no TPU {name} in {zone}{why}.", hint="tpuctl list --all-zones"
-        )
+        raise NotFoundError(f"TPU {name} not found in {zone}{why}.", hint="tpuctl list --all-zones")
     return found
 
 
@@ -161,7 +159,7 @@ def _search(api: TpuApi, name: str) -> Resource:
         )
     add = f"Try again later, or name the zone: --zone {min(found, default='Z')}"
     if missed := ", ".join(seen.unreachable_zones):
-        known = f"{name} is in {where}" if found else f"There is no TPU {name} in any other zone"
+        known = f"{name} is in {where}" if found else f"No other zone has {name}"
         raise UnavailableError(f"{missed} did not answer, and may have {name}. {known}.", hint=add)
     if seen.failures:
         error = seen.failures[0]
@@ -172,7 +170,7 @@ def _search(api: TpuApi, name: str) -> Resource:
     why = _why_gone(api, name, ALL_ZONES)
     near = did_you_mean(name, {each.name for each in everything})
     raise NotFoundError(
-        f"There is no TPU {name} in any zone{why}.", hint=f"{near}tpuctl list --all-zones"
+        f"TPU {name} not found in any zone{why}.", hint=f"{near}tpuctl list --all-zones"
     )
 
 
@@ -183,7 +181,7 @@ def _why_gone(api: TpuApi, name: str, zone: str) -> str:
 
 
 def read_optional(get: Callable[..., T], name: str | None, zone: str) -> T | None:
-    """Read a node or a queued resource; None where there is none of that name."""
+    """Read a node or a queued resource; None if it does not exist."""
     if name is None:
         return None
     try:
@@ -193,7 +191,7 @@ def read_optional(get: Callable[..., T], name: str | None, zone: str) -> T | Non
 
 
 def identity(resource: Resource) -> tuple[str, datetime]:
-    """Return what tells a resource from a later one of the same name in the same zone."""
+    """Return what distinguishes a resource from a later one of the same name in its zone."""
     own = resource.id if isinstance(resource, Node) else resource.labels.get(LABEL_CREATE_ID, "")
     return (own, resource.created)
 

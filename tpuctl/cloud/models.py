@@ -22,7 +22,7 @@ LABEL_WATCH = "tpuctl-watch"
 """The id of the watch that created the TPU and may replace it."""
 
 ResourceKind = Literal["node", "queued_resource", "runtime", "kernel", "job"]
-"""What is deleted; runtimes are Colab's, kernels Kaggle's."""
+"""The kinds of things to delete; runtimes are Colab's, kernels Kaggle's."""
 
 DeletionOutcome = Literal[
     "planned", "deleted", "already_deleted", "replaced", "left_alone", "failed"

@@ -44,7 +44,7 @@ def resolve_zones(zone: str | Sequence[str] | None) -> tuple[str, ...]:
     chosen = load_settings({"zone": zone})["zone"]
     if not chosen:
         raise UsageError(
-            "No zone: there is no --zone, and none is set.",
+            "No zone: --zone is not given, and no zone is set.",
             hint="--zone auto tries every zone that has the type; or: export TPUCTL_ZONE=Z",
         )
     return () if chosen == AUTO else (chosen,)

@@ -42,7 +42,7 @@ _RESERVATION = re.compile(r"(projects/[^/\s]+/reservations/)?[a-z][-a-z0-9]*(/\w
 _DISK_MODES = {"read-write": False, "read-only": True}
 
 SETUPS = (None, "jax", "torch", "none")
-"""What may be installed on a new TPU."""
+"""The frameworks that can be installed on a new TPU."""
 
 STARTUP_SCRIPT = "startup-script"
 """The metadata key of the script that a VM runs when it starts."""
@@ -115,7 +115,7 @@ class NotedOutcome(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class CreatePlan(NotedOutcome):
-    """What will be requested, zone by zone in this order."""
+    """The requests to send, zone by zone in this order."""
 
     name: str
     accelerator_type: str
@@ -389,7 +389,7 @@ def _machine_warnings(kind: AcceleratorType, options: CreateOptions) -> tuple[st
             "tpuctl cannot make it of two machines."
         )
     if options.flex and kind.workers > 1:
-        notes.append("A slice that waits does not lapse by itself: tpuctl cancels it.")
+        notes.append("A waiting slice does not expire by itself: tpuctl cancels it.")
     return tuple(notes)
 
 

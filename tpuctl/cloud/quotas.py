@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.journal import plane_at
+from tpuctl.cloud.journal import control_plane_at
 from tpuctl.cloud.lookup import attempt, attempt_all
 from tpuctl.cloud.models import ALL_ZONES, Quota
 from tpuctl.errors import TpuctlError
@@ -66,11 +66,11 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
 
     Raises UsageError for an unknown type, and the errors of the quota service.
     """
-    plane = plane_at(api.endpoint)
+    control_plane = control_plane_at(api.endpoint)
     kind = describe(accelerator_type) if accelerator_type else None
-    # A type that the plane does not have has no quota there either.
+    # A type that the control plane does not have has no quota there either.
     if kind and not isinstance(
-        attempt(partial(describe_on, plane, kind.accelerator_type)), type(kind)
+        attempt(partial(describe_on, control_plane, kind.accelerator_type)), type(kind)
     ):
         return QuotaTable(api.project, kind.accelerator_type, kind.chips, ())
     quotas, held = api.list_quotas(), _held_chips(api)
@@ -78,11 +78,11 @@ def read_quotas(api: TpuApi, accelerator_type: str | None = None) -> QuotaTable:
     limits = (
         replace(
             _limit(quotas, generation, zone, kind),
-            provider=plane,
+            provider=control_plane,
             held_chips=held.get((generation, zone), 0),
         )
         for generation in known
-        for zone in _zones(quotas, generation, kind, plane)
+        for zone in _zones(quotas, generation, kind, control_plane)
     )
     stated = (lim for lim in limits if (lim.on_demand_chips, lim.spot_chips) != (None, None))
     return QuotaTable(
@@ -153,11 +153,11 @@ def _chips(quota: Quota) -> int:
 
 
 def _zones(
-    quotas: Sequence[Quota], generation: str, kind: AcceleratorType | None, plane: str
+    quotas: Sequence[Quota], generation: str, kind: AcceleratorType | None, control_plane: str
 ) -> tuple[str, ...]:
     """Return the zones that have a generation or type, and other places with a limit."""
     zones = set(kind.zones if kind else zones_of(generation))
-    if plane == GCE and (hardware := hardware_of(generation)):
+    if control_plane == GCE and (hardware := hardware_of(generation)):
         zones = set(hardware.zones)
     covered = zones | {zone.rpartition("-")[0] for zone in zones}
     places = {quota.place for quota in quotas if quota.generation == generation}

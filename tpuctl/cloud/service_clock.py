@@ -25,7 +25,7 @@ class ServerTime:
 
 
 def read_time(headers: Mapping[str, str]) -> ServerTime | None:
-    """Read the time from a reply's headers; None where there is no plausible time."""
+    """Read the time from a reply's headers; None if it is missing or implausible."""
     try:
         if exact := headers.get(EMULATED_TIME):
             time = datetime.fromisoformat(exact.replace("Z", "+00:00"))

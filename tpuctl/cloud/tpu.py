@@ -98,7 +98,7 @@ class Tpu(Outcome):
 
     @property
     def health_warnings(self) -> tuple[str, ...]:
-        """What the service says about its health, if it is not healthy."""
+        """The service's description of its health, if it is not healthy."""
         if self.health in ("HEALTHY", "UNKNOWN"):
             return ()
         why = f": {self.health_description}" if self.health_description else "."
@@ -139,7 +139,7 @@ class Tpu(Outcome):
 
 @dataclass(frozen=True)
 class Balance:
-    """What is left of a user's units or free hours, and how fast they are used.
+    """The remaining units or free hours of a user, and how fast they are used.
 
     `unit` is `units` or `hours`. `reserved` is what runs in progress may still use. None is
     unknown. `rate_per_hour` is that of everything that runs in the account, also from a browser.
@@ -286,10 +286,10 @@ def type_facts(accelerator_type: str, number: int = 1) -> dict[str, Any]:
 
 
 @cache
-def _price(plane: str, accelerator_type: str, zone: str, model: str) -> float | None:
+def _price(control_plane: str, accelerator_type: str, zone: str, model: str) -> float | None:
     if known_type(accelerator_type) is None:
         return None
-    return list_price(plane, accelerator_type, zone, model)
+    return list_price(control_plane, accelerator_type, zone, model)
 
 
 def _workers(node: Node, expected: int) -> tuple[Worker, ...]:

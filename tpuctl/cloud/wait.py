@@ -19,7 +19,7 @@ _NEVER_READY = DEAD_NODE_STATES | {"DELETING", "STOPPING", "STOPPED", "HIDING", 
 
 @dataclass(frozen=True)
 class WaitResult(Outcome):
-    """What was waited for and was reached; `tpu` is None when it is gone."""
+    """The state that was reached; `tpu` is None if it is gone."""
 
     name: str
     zone: str | None

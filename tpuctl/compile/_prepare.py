@@ -59,7 +59,7 @@ def _lower_file(request: CompileRequest, devices: list[Any]) -> LoweredProgram:
 
 
 class UserProgram:
-    """What the user's function returned, and for which batch size."""
+    """The result of the user's function, and its batch size."""
 
     def __init__(self, request: CompileRequest, function: Function, devices: int) -> None:
         self._request, self._function, self._devices = request, function, devices

@@ -93,10 +93,10 @@ def count_bytes(module: Module, within: Computation, instruction: Instruction) -
     if operation in FREE or operation.endswith("-done"):
         return 0
     if operation.endswith("-start"):
-        return _started(instruction)
+        return _copied_bytes(instruction)
     fused = module.computations.get(instruction.called("calls") or "")
     if fused is None:
-        return _alone(within, instruction)
+        return _unfused_bytes(within, instruction)
     read = sum(
         _read_inside(module, fused, position)
         for position, name in enumerate(instruction.operands)
@@ -107,7 +107,7 @@ def count_bytes(module: Module, within: Computation, instruction: Instruction) -
     return read + (0 if is_update else _in_hbm(instruction.arrays))
 
 
-def _started(instruction: Instruction) -> int:
+def _copied_bytes(instruction: Instruction) -> int:
     """Count an asynchronous copy; its value is (to, from, ...), but (from, to, ...) of a slice."""
     if instruction.operation not in ("copy-start", "slice-start"):
         return 0
@@ -117,7 +117,7 @@ def _started(instruction: Instruction) -> int:
     return to.bytes * ((to.space == 0) + (source.space == 0))
 
 
-def _alone(within: Computation, instruction: Instruction) -> int:
+def _unfused_bytes(within: Computation, instruction: Instruction) -> int:
     if instruction.operation == "dynamic-update-slice":
         return 2 * _bytes_of(within, instruction.operands[1])
     written = _in_hbm(instruction.arrays)

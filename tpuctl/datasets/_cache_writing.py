@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tpuctl.datasets._elements import Structure, structure_of, take_apart
+from tpuctl.datasets._elements import Structure, flatten, structure_of
 from tpuctl.datasets.formats._tfrecord import FOOTER_BYTES, HEADER_BYTES, RecordWriter
 from tpuctl.datasets.formats.records import Digest, encode_example
 from tpuctl.datasets.manifest import FinishedShard
@@ -125,7 +125,7 @@ class Feed:
         self._taken = 0
 
     def take_sample(self) -> list[tuple[int, float]]:
-        """Look at the first elements, 64 or 5 seconds of them: bytes and seconds of each."""
+        """Measure the first elements, up to 64 or for 5 seconds: bytes and seconds of each."""
         sample: list[tuple[int, float]] = []
         begun_s = time.monotonic()
         while len(sample) < _SAMPLE_ELEMENTS and time.monotonic() - begun_s < _SAMPLE_S:
@@ -136,14 +136,14 @@ class Feed:
             self._sampled.append(record)
             sample.append((HEADER_BYTES + len(record) + FOOTER_BYTES, time.monotonic() - started_s))
         if not sample:
-            raise self.nothing()
+            raise self.no_elements_error()
         # The first element pays for starting up; replace its time if there are others.
         if len(sample) > 2:
             sample[0] = (sample[0][0], sample[1][1])
         return sample
 
-    def nothing(self) -> InvalidInputError:
-        """The error of a pipeline without elements."""
+    def no_elements_error(self) -> InvalidInputError:
+        """Return the error for a pipeline without elements."""
         return InvalidInputError(f"{self._source.text} yielded no elements.")
 
     def records(self) -> Iterator[bytes]:
@@ -161,7 +161,7 @@ class Feed:
             if self._structure is None:
                 self._structure = structure_of(element)
                 self._agree(self._structure)
-            features = take_apart(element, self._structure)
+            features = flatten(element, self._structure)
         except InvalidInputError as error:
             raise InvalidInputError(
                 f"Could not keep element {self._taken} of {self._source.text}: {error}.",
@@ -176,12 +176,12 @@ def write_variant(
     feed: Feed,
     work: Work,
     shard_bytes: int,
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
     check: Callable[[int], None] | None,
 ) -> list[FinishedShard]:
     """Write every record of a feed into shards of about that size, and finish them together.
 
-    `tell` is called with the number of elements so far, `check` too before each shard but the
+    `report` is called with the number of elements so far, `check` too before each shard but the
     first. Raises WriteError, and TargetError and InvalidInputError for what the pipeline does.
     """
     records = feed.records()
@@ -198,11 +198,11 @@ def write_variant(
             while writer.size_bytes < shard_bytes and (record := next(records, None)) is not None:
                 writer.write(record)
                 count += 1
-                tell(start + count)
+                report(start + count)
         parts.append(_Part(path, writer.digest(), start, count))
         start += count
     if not parts:
-        raise feed.nothing()
+        raise feed.no_elements_error()
     return [_finish(work, feed.variant, number, parts) for number in range(len(parts))]
 
 

@@ -39,7 +39,7 @@ def decode_ahead(
     planes: bool,
     threads: int,
 ) -> Iterator[Batch]:
-    """Yield batches of decoded records until there are none; what decoding raises is raised.
+    """Yield batches of decoded records until there are none; errors of decoding are raised.
 
     The first is that of step `first_step`, each other one `stride` steps after the one before.
     """

@@ -30,7 +30,7 @@ def structure_of(element: Any, name: str = "") -> Structure:
     return {"kind": "leaf", "name": name or "/", "dtype": _leaf_of(element, name or "/")[0]}
 
 
-def take_apart(element: Any, structure: Structure) -> dict[str, Feature]:
+def flatten(element: Any, structure: Structure) -> dict[str, Feature]:
     """Turn an element into features; raises InvalidInputError if its structure differs."""
     if structure_of(element) != structure:
         raise InvalidInputError("its structure or types differ from those of the first")

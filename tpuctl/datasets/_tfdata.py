@@ -16,7 +16,7 @@ _FEATURES = {
 
 
 def make_dataset(data_set: DataSet, order: ReadOrder, *, start_step: int, planes: bool) -> Any:
-    """Return endless batches of (uint8 images, int32 labels), `Order`'s promises kept.
+    """Return endless batches of (uint8 images, int32 labels), in the order of `ReadOrder`.
 
     Shards are read one after the other and shuffled whole: the plan has mixed them already.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TorchBatches(IterableDataset):  # type: ignore[misc,unused-ignore]
-    """Batches as tensors; in a loader's process, only those that fall to it."""
+    """Batches as tensors; in a loader's worker process, only that worker's share."""
 
     def __init__(self, batches: "Batches") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Run an input pipeline once, as often as there are to be variants, and keep its elements.
+"""Run an input pipeline once for each variant, and store its elements.
 
 Random augmentation is kept too: with K variants, made with K seeds, a reader takes another one in
 every epoch. A finished variant survives any interruption; an unfinished one is made again, because
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.codec import read_json
+from tpuctl.datasets.locations import bucket_of, local_target
 from tpuctl.datasets.manifest import ELEMENTS, MANIFEST, DataSet, FinishedShard, Shard
 from tpuctl.datasets.models import CacheOptions, CacheResult, Interval, Prediction
-from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.plan import Plan, digest_of
 from tpuctl.datasets.publish import Published, Target, find_published, open_target
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, WriteError
@@ -43,7 +43,7 @@ _T95_BY_TENS = (2.09, 2.05, 2.02, 2.01, 2.00)
 
 @dataclass(frozen=True)
 class _Run:
-    """One cache that is being made."""
+    """One run of `cache`."""
 
     source: "PipelineSource"
     target: Target
@@ -58,7 +58,7 @@ class _Run:
 
     @property
     def disk(self) -> Path | str:
-        """The place to name in a message about space: the target, or the work folder."""
+        """The path to name in a message about free space: the target, or the work folder."""
         return self.target.work.folder if bucket_of(self.address) else self.address
 
     @property
@@ -86,7 +86,7 @@ def cache(
     *,
     on_progress: OnProgress = silent,
 ) -> CacheResult:
-    """Make `dst`, a folder or `gs://BUCKET/FOLDER`, a data set of the elements of a pipeline.
+    """Store the elements of a pipeline as a data set in `dst`, a folder or `gs://BUCKET/FOLDER`.
 
     An interrupted cache is resumed. `target` is module:function or path.py:function; the function
     returns a tf.data pipeline or any other iterable of nested arrays, and takes `seed` if its
@@ -117,7 +117,7 @@ def cache(
 
 
 def _already_complete(run: _Run) -> DataSet | None:
-    """The data set that is there, if it is this one and undamaged.
+    """Return the existing data set if it is this one and undamaged.
 
     Raises AlreadyExistsError for another one.
     """
@@ -137,7 +137,7 @@ def _already_complete(run: _Run) -> DataSet | None:
 def _make(run: _Run) -> CacheResult:
     kept = _kept(run)
     done = {_variant_of(shard.job) for shard in kept}
-    run.target.take_up(kept, {shard.job for shard in kept})
+    run.target.resume(kept, {shard.job for shard in kept})
     if not kept:
         run.target.work.structure.unlink(missing_ok=True)
     made, prediction = _make_missing(run, done)
@@ -206,7 +206,7 @@ def _t95(freedom: int) -> float:
 
 
 def _check_space(run: _Run, prediction: Prediction) -> None:
-    """Compare the free space with the upper end of the prediction, before the first byte."""
+    """Compare the free space with the upper end of the prediction, before anything is written."""
     free = free_bytes(run.target.work.folder)
     if prediction.bytes is not None and prediction.bytes.high > free:
         run.target.work.remove()
@@ -219,7 +219,7 @@ def _check_space(run: _Run, prediction: Prediction) -> None:
 
 
 def _check_reserve(run: _Run, at: int) -> None:
-    """Leave the disk some space if it is unknown how much is still to come."""
+    """Keep some disk space free if the total size is unknown."""
     free, total = disk_space(run.target.work.folder)
     if free - run.options.shard_bytes < _RESERVE * total:
         raise WriteError(
@@ -230,7 +230,7 @@ def _check_reserve(run: _Run, at: int) -> None:
 
 
 def _kept(run: _Run) -> tuple[FinishedShard, ...]:
-    """Return the journalled shards of complete variants whose bytes are still right."""
+    """Return the journalled shards of complete variants whose bytes are unchanged."""
     try:
         document = read_json(run.target.work.structure)
         if document["plan_id"] != run.plan_id:
@@ -253,7 +253,7 @@ def _variant_of(job: str) -> int:
 
 
 def _agree(run: _Run, structure: "Structure") -> None:
-    """Write the structure down with the first variant; the others must have the same."""
+    """Record the structure of the first variant; the others must have the same."""
     path = run.target.work.structure
     if not path.exists():
         write_atomically(path, json.dumps({"plan_id": run.plan_id, "structure": structure}))

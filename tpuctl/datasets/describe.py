@@ -11,12 +11,12 @@ from typing import Any
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.formats import open_container
-from tpuctl.datasets.formats.records import Glance, decode_example, decode_leading_features
+from tpuctl.datasets.formats.records import Preview, decode_example, decode_leading_features
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.local_copies import local_copy
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import Description, LabelCount, SizeBin
-from tpuctl.datasets.reading import explained_damage, need_images_extra, to_record
+from tpuctl.datasets.reading import need_images_extra, to_record, translated_damage
 from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
@@ -39,11 +39,11 @@ def _describe(data_set: DataSet, name: str) -> Description:
     sizes: Counter[int] = Counter()
     flags: Counter[str] = Counter()
     lengths: list[int] = []
-    for glance in _all(data_set):
-        lengths.append(glance.length)
+    for preview in _all(data_set):
+        lengths.append(preview.length)
         if data_set.encode == manifest.ELEMENTS:
             continue
-        record = to_record(decode_leading_features(glance.head), data_set)
+        record = to_record(decode_leading_features(preview.head), data_set)
         labels[record.label] += 1
         sizes[bisect(_MEGAPIXELS, record.orig_height * record.orig_width / 1e6) - 1] += 1
         flags.update(flag.name.lower() for flag in Flag if record.flags & flag and flag.name)
@@ -105,8 +105,8 @@ def contact_sheet(dst: str | Path, *, most: int = 64, kind: str = "PNG") -> byte
             return sheet.getvalue()
         count = min(most, data_set.records)
         wanted = {index * data_set.records // count for index in range(count)}
-        chosen = (glance for index, glance in enumerate(_all(data_set)) if index in wanted)
-        records = (to_record(decode_example(glance.whole()), data_set) for glance in chosen)
+        chosen = (preview for index, preview in enumerate(_all(data_set)) if index in wanted)
+        records = (to_record(decode_example(preview.whole()), data_set) for preview in chosen)
         heading = _heading(data_set, dst)
         draw_sheet(records, count, data_set.classes, *heading).save(sheet, kind)
     return sheet.getvalue()
@@ -165,9 +165,9 @@ def _leaves(element: Any) -> Iterator[Any]:
         yield element
 
 
-def _all(data_set: DataSet) -> Iterator[Glance]:
-    """Yield a glance at every record; raises InvalidInputError if a shard is damaged."""
+def _all(data_set: DataSet) -> Iterator[Preview]:
+    """Yield a preview of every record; raises InvalidInputError if a shard is damaged."""
     container = open_container(data_set.format, data_set.encode)
     for shard in data_set.shards:
-        with explained_damage(data_set, shard):
-            yield from container.glance(data_set.path(shard))
+        with translated_damage(data_set, shard):
+            yield from container.preview(data_set.path(shard))

@@ -27,7 +27,7 @@ _IN_PLACE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True)
-class _Arriving:
+class _Download:
     """A shard that is being fetched."""
 
     shard: Shard
@@ -75,12 +75,12 @@ def fetch_shards(
     WriteError, and what storage raises. What has arrived stays for the next attempt.
     """
     entries = {entry.name: entry for entry in storage.list()}
-    arriving = [
+    download = [
         _begin(shard, folder, entries.get(shard.name), storage)
         for shard in data_set.shards
         if not is_there(folder, shard)
     ]
-    work = [(one, number) for one in arriving for number in one.missing()]
+    work = [(one, number) for one in download for number in one.missing()]
     missing = sum(_size(one, number) for one, number in work)
     total = data_set.bytes
     arrived, lock = total - missing, threading.Lock()
@@ -95,50 +95,50 @@ def fetch_shards(
         # The first failure, or Ctrl-C, cancels the pieces that have not begun.
         for _ in threads.map(lambda at: _fetch_piece(storage, *at, on_arrival=on_arrival), work):
             continue
-        for shard in threads.map(lambda one: _finish(storage, one), arriving):
+        for shard in threads.map(lambda one: _finish(storage, one), download):
             on_progress(Progress("check", 0, None, "shards", shard.name))
     return missing
 
 
-def _begin(shard: Shard, folder: Path, entry: StoredObject | None, storage: Storage) -> _Arriving:
-    hint = f"See all that is wrong: tpuctl data verify {storage.address}"
+def _begin(shard: Shard, folder: Path, entry: StoredObject | None, storage: Storage) -> _Download:
+    hint = f"List all damage: tpuctl data verify {storage.address}"
     if entry is None:
         raise NotFoundError(f"{storage.address} has no {shard.name}.", hint=hint)
     if entry.size_bytes != shard.bytes or entry.crc32c not in (None, shard.crc32c):
         raise InvalidInputError(
             f"{storage.address}/{shard.name} does not match the manifest.", hint=hint
         )
-    arriving = _Arriving(shard, folder, entry.version)
-    with translated_write_errors(arriving.part):
-        if not arriving.missing() and arriving.part.exists():
-            return arriving
-        descriptor = os.open(arriving.part, _IN_PLACE, 0o644)
+    download = _Download(shard, folder, entry.version)
+    with translated_write_errors(download.part):
+        if not download.missing() and download.part.exists():
+            return download
+        descriptor = os.open(download.part, _IN_PLACE, 0o644)
         try:
             if shard.bytes and os.fstat(descriptor).st_size != shard.bytes:
-                arriving.pieces.unlink(missing_ok=True)
+                download.pieces.unlink(missing_ok=True)
                 os.posix_fallocate(descriptor, 0, shard.bytes)
         finally:
             os.close(descriptor)
-    return arriving
+    return download
 
 
-def _size(arriving: _Arriving, number: int) -> int:
-    return min(PIECE_BYTES, arriving.shard.bytes - number * PIECE_BYTES)
+def _size(download: _Download, number: int) -> int:
+    return min(PIECE_BYTES, download.shard.bytes - number * PIECE_BYTES)
 
 
 def _fetch_piece(
-    storage: Storage, arriving: _Arriving, number: int, *, on_arrival: Callable[[int], None]
+    storage: Storage, download: _Download, number: int, *, on_arrival: Callable[[int], None]
 ) -> None:
-    start, length = number * PIECE_BYTES, _size(arriving, number)
-    data = storage.read(arriving.shard.name, start=start, length=length, version=arriving.version)
+    start, length = number * PIECE_BYTES, _size(download, number)
+    data = storage.read(download.shard.name, start=start, length=length, version=download.version)
     if len(data) != length:
         raise InvalidInputError(
-            f"{storage.address}/{arriving.shard.name} ends after {start + len(data)} bytes; the "
-            f"manifest lists {arriving.shard.bytes}."
+            f"{storage.address}/{download.shard.name} ends after {start + len(data)} bytes; the "
+            f"manifest lists {download.shard.bytes}."
         )
-    with translated_write_errors(arriving.part):
-        _write_at(arriving.part, data, start)
-        _write_at(arriving.pieces, _THERE, number)
+    with translated_write_errors(download.part):
+        _write_at(download.part, data, start)
+        _write_at(download.pieces, _THERE, number)
     on_arrival(length)
 
 
@@ -153,23 +153,23 @@ def _write_at(path: Path, data: bytes, position: int) -> None:
         os.close(descriptor)
 
 
-def _finish(storage: Storage, arriving: _Arriving) -> Shard:
+def _finish(storage: Storage, download: _Download) -> Shard:
     """Rename a shard if its checksum is that of the manifest; otherwise fetch it once more."""
     from tpuctl.storage._checksum import crc32c_of
 
     for is_second_try in (False, True):
         if is_second_try:
-            storage.fetch(arriving.shard.name, arriving.part)
-        with translated_write_errors(arriving.part):
-            crc32c = crc32c_of(arriving.part)
-        if crc32c == arriving.shard.crc32c:
+            storage.fetch(download.shard.name, download.part)
+        with translated_write_errors(download.part):
+            crc32c = crc32c_of(download.part)
+        if crc32c == download.shard.crc32c:
             # First, because it is not looked for once the shard has its name.
-            arriving.pieces.unlink(missing_ok=True)
-            publish(arriving.part, arriving.final)
-            return arriving.shard
-    arriving.part.unlink(missing_ok=True)
-    arriving.pieces.unlink(missing_ok=True)
+            download.pieces.unlink(missing_ok=True)
+            publish(download.part, download.final)
+            return download.shard
+    download.part.unlink(missing_ok=True)
+    download.pieces.unlink(missing_ok=True)
     raise InvalidInputError(
-        f"{storage.address}/{arriving.shard.name} does not match the manifest: its crc32c differs.",
-        hint=f"See all that is wrong: tpuctl data verify {storage.address}",
+        f"{storage.address}/{download.shard.name} does not match the manifest: its crc32c differs.",
+        hint=f"List all damage: tpuctl data verify {storage.address}",
     )

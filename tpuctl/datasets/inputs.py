@@ -42,16 +42,16 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """All images, sorted by key, how many files of which kind were ignored, and what to say.
+    """All images, sorted by key, how many files of which kind were ignored, and notes.
 
-    `lists` and `looks` count the requests that it took to find them in a bucket.
+    `lists` and `reads` count the requests that it took to find them in a bucket.
     """
 
     pictures: tuple[ImageFile, ...]
     ignored: dict[str, int]
     notes: tuple[str, ...] = ()
     lists: int = 0
-    looks: int = 0
+    reads: int = 0
 
 
 @dataclass
@@ -71,7 +71,9 @@ def scan(folder: Path, target: Path | None = None) -> ScanResult:
     outside the source, or the results of the last run. Both paths must be free of links.
     """
     if not folder.exists():
-        raise NotFoundError(f"There is no folder {folder}.", hint="Check the path of the images.")
+        raise NotFoundError(
+            f"The folder {folder} does not exist.", hint="Check the path of the images."
+        )
     if not folder.is_dir():
         raise InvalidInputError(
             f"{folder} is a file; presize reads a folder of images.",
@@ -153,8 +155,8 @@ def _leads_to_a_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _is_picture(path: str) -> bool:
-    """Whether a file is an image or its name promises one."""
-    if file_type.claims_to_be_an_image(os.path.basename(path)):
+    """Whether a file is an image, or its name says so."""
+    if file_type.has_image_suffix(os.path.basename(path)):
         return True
     try:
         with open_regular(Path(path)) as file:
@@ -195,10 +197,10 @@ def scan_bucket(storage: Storage) -> ScanResult:
             found.append(entry)
     if not found and not ignored:
         raise NotFoundError(
-            f"There is nothing in {storage.address}.",
+            f"{storage.address} is empty or does not exist.",
             hint=f"See what there is: gcloud storage ls {'/'.join(storage.address.split('/')[:3])}",
         )
-    unnamed = [entry for entry in found if not file_type.claims_to_be_an_image(entry.name)]
+    unnamed = [entry for entry in found if not file_type.has_image_suffix(entry.name)]
     others = {
         entry.name for entry, sniffed in zip(unnamed, _sniff(storage, unnamed), strict=True)
         if not sniffed
@@ -215,7 +217,7 @@ def scan_bucket(storage: Storage) -> ScanResult:
         tuple(pictures),
         dict(sorted(ignored.items())),
         lists=pages,
-        looks=len(unnamed),
+        reads=len(unnamed),
     )
 
 

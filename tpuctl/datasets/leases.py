@@ -37,10 +37,10 @@ class Leases:
         self._ours: dict[str, StoredObject] = {}
         self._seen: dict[str, tuple[StoredObject, datetime]] = {}
         self._lock = threading.Lock()
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
-        """List the leases, and since when each has not changed."""
+    def refresh(self) -> None:
+        """Read the leases, and note since when each has not changed."""
         now = self._clock.now()
         seen = {}
         for entry in self._storage.list(LEASE):

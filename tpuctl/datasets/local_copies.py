@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tpuctl.datasets import manifest
 from tpuctl.datasets.fetch import fetch_shards, is_there, missing_bytes
+from tpuctl.datasets.locations import bucket_of, local_target
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import CopyResult
-from tpuctl.datasets.places import bucket_of, local_target
 from tpuctl.datasets.publish import find_entry, find_published
 from tpuctl.datasets.quarantine import QUARANTINE
 from tpuctl.errors import AlreadyExistsError, NotFoundError, WriteError
@@ -80,15 +80,15 @@ def load_from(storage: Storage) -> DataSet:
     published = find_published(storage, leniently=False)
     if published is None or published.data_set is None:
         raise NotFoundError(
-            f"{storage.address} is not a data set: there is no {manifest.MANIFEST} in it.",
+            f"{storage.address} is not a data set: it has no {manifest.MANIFEST}.",
             hint=f"Make one: tpuctl data presize SRC {storage.address}",
         )
     return published.data_set
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """A data set in a bucket and the folder that is to hold it; `is_shared` if others may ask."""
+class _CopyRequest:
+    """A data set in a bucket and its local folder; `is_shared` if other processes use it too."""
 
     storage: Storage
     data_set: DataSet
@@ -121,25 +121,25 @@ def copy_data_set(
     WriteError, and what storage raises; what has arrived stays for the next attempt.
     """
     started_s = time.monotonic()
-    wanted = _wanted(address, dst)
+    request = _copy_request(address, dst)
     fetched, evicted = 0, tuple[str, ...]()
-    while not _hold(wanted):
-        with _locked(wanted, on_progress) as is_locked:
-            if is_locked and not wanted.is_complete:
-                evicted = _make_room(wanted, limit_bytes, overwrite=overwrite)
-                fetched = _fill(wanted, on_progress)
+    while not _hold(request):
+        with _locked(request, on_progress) as is_locked:
+            if is_locked and not request.is_complete:
+                evicted = _make_room(request, limit_bytes, overwrite=overwrite)
+                fetched = _fill(request, on_progress)
     # The time of its last use decides which copy is evicted first.
-    os.utime(wanted.lock)
+    os.utime(request.lock)
     return CopyResult(
         address=address,
-        path=str(wanted.folder),
-        plan_id=wanted.data_set.plan_id,
-        shards=len(wanted.data_set.shards),
-        records=wanted.data_set.records,
-        bytes=wanted.data_set.bytes,
+        path=str(request.folder),
+        plan_id=request.data_set.plan_id,
+        shards=len(request.data_set.shards),
+        records=request.data_set.records,
+        bytes=request.data_set.bytes,
         fetched_bytes=fetched,
         evicted=evicted,
-        format=wanted.data_set.format,
+        format=request.data_set.format,
         seconds=time.monotonic() - started_s,
     )
 
@@ -155,7 +155,7 @@ def local_data_set(dst: str | Path) -> Path:
     return Path(copy_data_set(address, on_progress=StderrProgress(f"Copying {address}")).path)
 
 
-def _wanted(address: str, dst: str | Path | None) -> _Wanted:
+def _copy_request(address: str, dst: str | Path | None) -> _CopyRequest:
     storage = open_storage(address)
     data_set = load_from(storage)
     text = manifest.to_text(data_set.document).encode()
@@ -169,32 +169,32 @@ def _wanted(address: str, dst: str | Path | None) -> _Wanted:
         folder = local_target(dst)
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         lock = root / f".folder-{digest}{_LOCK}"
-    return _Wanted(storage, data_set, text, folder, lock, dst is None)
+    return _CopyRequest(storage, data_set, text, folder, lock, dst is None)
 
 
-def _hold(wanted: _Wanted) -> bool:
+def _hold(request: _CopyRequest) -> bool:
     """Hold a complete copy, together with other readers; False if it is not complete."""
-    descriptor = _HELD.get(wanted.lock) or _open(wanted.lock)
+    descriptor = _HELD.get(request.lock) or _open(request.lock)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if wanted.is_complete:
+    if request.is_complete:
         # Another thread may have it already.
-        if not wanted.is_shared or _HELD.setdefault(wanted.lock, descriptor) != descriptor:
+        if not request.is_shared or _HELD.setdefault(request.lock, descriptor) != descriptor:
             os.close(descriptor)
         return True
-    _HELD.pop(wanted.lock, None)
+    _HELD.pop(request.lock, None)
     os.close(descriptor)
     return False
 
 
 @contextmanager
-def _locked(wanted: _Wanted, on_progress: OnProgress) -> Iterator[bool]:
+def _locked(request: _CopyRequest, on_progress: OnProgress) -> Iterator[bool]:
     """Hold the copy exclusively, as soon as no other process holds it.
 
     Yields False if another process has completed it meanwhile: a reader may hold it for hours.
     """
-    descriptor = _open(wanted.lock)
+    descriptor = _open(request.lock)
     try:
-        while not (is_locked := _try_lock(descriptor)) and not wanted.is_complete:
+        while not (is_locked := _try_lock(descriptor)) and not request.is_complete:
             note = "another process is fetching it"
             on_progress(Progress("wait", 0, None, "", note))
             time.sleep(_POLL_S)
@@ -216,62 +216,64 @@ def _open(lock: Path) -> int:
         return os.open(lock, LOCK_FLAGS, 0o600)
 
 
-def _fill(wanted: _Wanted, on_progress: OnProgress) -> int:
-    folder = wanted.folder
+def _fill(request: _CopyRequest, on_progress: OnProgress) -> int:
+    folder = request.folder
     for name in (QUARANTINE, manifest.MANIFEST):
         remove_stale_parts(folder, of=f"{name}.*")
-    fetched = fetch_shards(wanted.storage, wanted.data_set, folder, on_progress=on_progress)
-    if find_entry(wanted.storage, QUARANTINE):
-        write_atomically(folder / QUARANTINE, wanted.storage.read(QUARANTINE))
+    fetched = fetch_shards(request.storage, request.data_set, folder, on_progress=on_progress)
+    if find_entry(request.storage, QUARANTINE):
+        write_atomically(folder / QUARANTINE, request.storage.read(QUARANTINE))
     else:
         (folder / QUARANTINE).unlink(missing_ok=True)
-    write_atomically(folder / manifest.MANIFEST, wanted.text)
+    write_atomically(folder / manifest.MANIFEST, request.text)
     return fetched
 
 
-def _make_room(wanted: _Wanted, limit_bytes: int | None, *, overwrite: bool) -> tuple[str, ...]:
+def _make_room(
+    request: _CopyRequest, limit_bytes: int | None, *, overwrite: bool
+) -> tuple[str, ...]:
     """Delete what is in the way; returns the copies that were deleted. Raises WriteError."""
-    ensure_folder(wanted.folder)
-    if not wanted.is_shared:
-        _replace_other(wanted, overwrite=overwrite)
-    needed = missing_bytes(wanted.data_set, wanted.folder)
-    whole = wanted.data_set.bytes
+    ensure_folder(request.folder)
+    if not request.is_shared:
+        _replace_other(request, overwrite=overwrite)
+    needed = missing_bytes(request.data_set, request.folder)
+    whole = request.data_set.bytes
     evicted = []
-    if wanted.is_shared:
-        for copy in _other_copies(wanted):
-            over = limit_bytes is not None and _used(wanted) + whole > limit_bytes
-            if (over or needed > free_bytes(wanted.folder)) and _evict(copy):
+    if request.is_shared:
+        for copy in _other_copies(request):
+            over = limit_bytes is not None and _used(request) + whole > limit_bytes
+            if (over or needed > free_bytes(request.folder)) and _evict(copy):
                 evicted.append(copy.name)
-        if limit_bytes is not None and _used(wanted) + whole > limit_bytes:
+        if limit_bytes is not None and _used(request) + whole > limit_bytes:
             raise WriteError(
-                f"{wanted.storage.address} has {format_bytes(whole)}; with the copies that are in "
+                f"{request.storage.address} has {format_bytes(whole)}; with the copies that are in "
                 f"use that is more than --limit {format_bytes(limit_bytes)}.",
                 hint="Raise the limit, or end the processes that read the other copies.",
             )
-    _check_space(wanted.folder.parent, wanted.storage.address, needed)
+    _check_space(request.folder.parent, request.storage.address, needed)
     return tuple(evicted)
 
 
-def _replace_other(wanted: _Wanted, *, overwrite: bool) -> None:
+def _replace_other(request: _CopyRequest, *, overwrite: bool) -> None:
     """Delete another data set from the folder, its manifest first; raises AlreadyExistsError."""
-    there = find_published(open_storage(wanted.folder), leniently=True)
-    path = wanted.folder / manifest.MANIFEST
-    if there is None or path.read_bytes() == wanted.text:
+    there = find_published(open_storage(request.folder), leniently=True)
+    path = request.folder / manifest.MANIFEST
+    if there is None or path.read_bytes() == request.text:
         return
     if not overwrite:
         raise AlreadyExistsError(
-            f"{wanted.folder} holds another data set.",
+            f"{request.folder} holds another data set.",
             hint="Choose another folder, or replace this data set with --overwrite.",
         )
-    keep = {shard.name for shard in wanted.data_set.shards}
+    keep = {shard.name for shard in request.data_set.shards}
     with translated_write_errors(path):
         path.unlink()
         for shard in there.data_set.shards if there.data_set else ():
             if shard.name not in keep and manifest.is_ours(shard.name):
-                (wanted.folder / shard.name).unlink(missing_ok=True)
+                (request.folder / shard.name).unlink(missing_ok=True)
 
 
-def _other_copies(wanted: _Wanted) -> list[Path]:
+def _other_copies(request: _CopyRequest) -> list[Path]:
     """List the other shared copies, the least recently used first."""
 
     def last_used(copy: Path) -> float:
@@ -279,14 +281,14 @@ def _other_copies(wanted: _Wanted) -> list[Path]:
             return copy.with_name(copy.name + _LOCK).stat().st_mtime
         return 0.0
 
-    folder = wanted.folder
+    folder = request.folder
     copies = (path for path in folder.parent.iterdir() if path.is_dir() and path != folder)
     return sorted(copies, key=last_used)
 
 
-def _used(wanted: _Wanted) -> int:
+def _used(request: _CopyRequest) -> int:
     """How large all other shared copies are."""
-    others = _other_copies(wanted)
+    others = _other_copies(request)
     return sum(path.stat().st_size for copy in others for path in copy.iterdir())
 
 

@@ -121,9 +121,9 @@ class DataSet:
         return self.folder / shard.name
 
     def how_to_verify(self, *, deep: bool = False) -> str:
-        """The command that finds everything that is wrong."""
+        """The command that lists all damage."""
         options = "--deep " if deep else ""
-        return f"See all that is wrong: tpuctl data verify {options}{shlex.quote(str(self.folder))}"
+        return f"List all damage: tpuctl data verify {options}{shlex.quote(str(self.folder))}"
 
 
 _LISTED = tuple(each.name for each in fields(Shard))
@@ -181,7 +181,7 @@ def load_pictures(folder: Path) -> DataSet:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Check the types of all that is used without asking; raises ValueError."""
+    """Check the types of all that is used without further checks; raises ValueError."""
     if options.get("encode", "jpeg") not in _ENCODINGS:
         raise ValueError(f"its encoding {options['encode']!r} is unknown")
     size = options.get("size", [1, 1])
@@ -224,19 +224,19 @@ def is_plain(name: str) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a name is one that presize or cache give: what else a manifest lists is kept."""
+    """Whether presize or cache gives such a name: other files that a manifest lists are kept."""
     return _OUR_NAME.fullmatch(name) is not None
 
 
 def _not_a_data_set(folder: Path) -> NotFoundError:
     if not folder.exists():
-        return NotFoundError(f"There is no folder {folder}.", hint="Check the path.")
+        return NotFoundError(f"The folder {folder} does not exist.", hint="Check the path.")
     if (folder / WORK).is_dir():
         return NotFoundError(
             f"The data set in {folder} is not finished.",
             hint="Run the same tpuctl data presize command again; it resumes from there.",
         )
     return NotFoundError(
-        f"{folder} is not a data set: there is no {MANIFEST} in it.",
+        f"{folder} is not a data set: it has no {MANIFEST}.",
         hint=f"Make one: tpuctl data presize SRC {shlex.quote(str(folder))}",
     )

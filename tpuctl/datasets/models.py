@@ -107,8 +107,8 @@ class Part:
     def __post_init__(self) -> None:
         if not 0 <= self.host < self.hosts:
             raise UsageError(
-                f"--hosts {self.host}/{self.hosts}: there is no such machine.",
-                hint=f"The first is 0/{max(1, self.hosts)}.",
+                f"--hosts {self.host}/{self.hosts} is out of range.",
+                hint=f"Machines are counted from 0: 0/{max(1, self.hosts)} is the first.",
             )
 
 
@@ -199,7 +199,7 @@ class PresizeResult(Outcome):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know about the inputs, and what other machines still have to do."""
+        """Warnings about the inputs, and the work left for other machines."""
         if not self.shards_missing:
             return self.notes
         shards = "1 shard is" if self.shards_missing == 1 else f"{self.shards_missing} shards are"

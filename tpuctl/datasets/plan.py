@@ -35,7 +35,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 class PlannedPicture(NamedTuple):
-    """One image of the plan with everything that decides about its record."""
+    """One image of the plan with everything that determines its record."""
 
     key: str
     bytes: int
@@ -44,7 +44,7 @@ class PlannedPicture(NamedTuple):
 
     @property
     def is_readable(self) -> bool:
-        """Whether the file could at least be looked at when the plan was made."""
+        """Whether the file could be read when the plan was made."""
         return self.bytes != UNREADABLE
 
 
@@ -208,7 +208,7 @@ def _digest(head: bytes, pictures: Iterable[PlannedPicture]) -> str:
 
 
 def digest_of(recipe: Mapping[str, Any]) -> str:
-    """Name what is asked for by its content."""
+    """Return a digest of a recipe."""
     return hashlib.sha256(_canonical(dict(recipe))).hexdigest()
 
 
@@ -290,7 +290,7 @@ def _read_rows(path: Path) -> Iterator[tuple[int, str, str]]:
         with open_regular(path) as file:
             text = file.read().decode("utf-8-sig", errors="surrogateescape")
     except FileNotFoundError:
-        raise NotFoundError(f"There is no file {path} with labels.") from None
+        raise NotFoundError(f"The file of labels {path} does not exist.") from None
     except OSError as error:
         raise InvalidInputError(f"Could not read {path}: {error.strerror or error}.") from error
     columns: tuple[int, int] | None = None

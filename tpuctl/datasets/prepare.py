@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tpuctl.datasets.formats import need_array_record
 from tpuctl.datasets.inputs import ScanResult, scan, scan_bucket
+from tpuctl.datasets.locations import bucket_of, check_locations, warn_far_away
 from tpuctl.datasets.manifest import DataSet
 from tpuctl.datasets.models import PresizeOptions
-from tpuctl.datasets.places import bucket_of, check_places, warn_far_away
 from tpuctl.datasets.plan import Plan, ShardJob, plan_presize
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.lazy import need_modules
@@ -60,7 +60,7 @@ def prepare_sizes(
 
     Raises NotFoundError, InvalidInputError, UsageError, MissingExtraError.
     """
-    source, target = check_places(src, dst)
+    source, target = check_locations(src, dst)
     versions = _check_modules(options)
     if bucket_of(source):
         inputs = scan_bucket(open_storage(source))
@@ -69,7 +69,7 @@ def prepare_sizes(
     if not inputs.pictures:
         there = ", ".join(f"{count} {kind}" for kind, count in inputs.ignored.items())
         raise InvalidInputError(
-            f"There are no images in {source}" + (f", only: {there}." if there else "."),
+            f"No images found in {source}" + (f", only: {there}." if there else "."),
             hint="Point presize to the folder that holds the images, at any depth.",
         )
     far_away = warn_far_away(source, target, options.zone)
@@ -84,7 +84,7 @@ def prepare_sizes(
 
 
 def _check_modules(options: PresizeOptions) -> dict[str, str]:
-    """Name the versions that decide about pixels; raises MissingExtraError."""
+    """Return the versions that affect pixels; raises MissingExtraError."""
     need_modules("Presizing images", *_MODULES, extra="images")
     versions = {name: _version(module) for module, name in _DECIDES_PIXELS.items()}
     if options.format == "arrayrecord":
@@ -122,7 +122,7 @@ def describe_traffic(run: Prepared, missing: Sequence[ShardJob]) -> str | None:
     source = f"{run.source}: {len(pictures):,} objects, {total}, to read; " if reads else ""
     return (
         f"{source}about {run.inputs.lists + shards:,} class A operations (lists, writes) and "
-        f"{run.inputs.looks + len(pictures):,} class B (reads)."
+        f"{run.inputs.reads + len(pictures):,} class B (reads)."
     )
 
 
@@ -157,7 +157,7 @@ def _only_repairs(previous: DataSet, plan: Plan) -> bool:
 
 
 def _difference(previous: DataSet, plan: Plan) -> str:
-    """Describe in the user's words how the two differ."""
+    """Describe how the two differ."""
     for name, value in plan.options.items():
         if previous.options.get(name) != value:
             before, now = _plain(previous.options.get(name)), _plain(value)

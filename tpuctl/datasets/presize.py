@@ -1,4 +1,4 @@
-"""Presize: a folder of images becomes a data set of small ones, once and for all.
+"""Presize: turn a folder of images into a data set of small ones, once.
 
 One engine for folders and buckets, one machine and several: plan, build the shards that are missing
 in worker processes, publish. The plan is the same on every machine; each builds every n-th shard of
@@ -16,9 +16,9 @@ from pathlib import Path
 from tpuctl.clock import Clock, SteadyClock
 from tpuctl.datasets.images.memory import memory_budget_bytes
 from tpuctl.datasets.leases import POLL_S, Leases
+from tpuctl.datasets.locations import bucket_of
 from tpuctl.datasets.manifest import MANIFEST, FinishedShard
 from tpuctl.datasets.models import Part, PresizeOptions, PresizeResult, allowed_bad
-from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import ShardJob, SiblingShard
 from tpuctl.datasets.prepare import Prepared, describe_traffic, prepare_sizes, refuse_another_plan
 from tpuctl.datasets.publish import Published, Target, find_published, open_target
@@ -87,7 +87,7 @@ def presize_prepared(
     if not all(size.is_complete for size in sizes):
         with ExitStack() as stack:
             locks = [stack.enter_context(size.target.locked()) for size in sizes]
-            sizes = [_take_up(size) for size in sizes]
+            sizes = [_resume(size) for size in sizes]
             return _sum(sizes, _make(sizes, locks[0], on_progress, clock or SteadyClock()))
     for size in sizes:
         # A run that was killed after publishing may have left something behind.
@@ -121,13 +121,13 @@ def _open(run: Prepared, part: Part | None) -> _Size:
         f"{run.target}\n{part.host}/{part.hosts}",
         shared=shared or bucket_of(run.target) is not None,
     )
-    return _look(
+    return _inspect(
         _Size(run, part, target, None, {}), retry=options.retry_quarantined, thorough=False
     )
 
 
-def _look(size: _Size, *, retry: bool, thorough: bool = True) -> _Size:
-    """See what is published and complete now; not `thorough`, only if this plan is published."""
+def _inspect(size: _Size, *, retry: bool, thorough: bool = True) -> _Size:
+    """Find what is published and complete; unless `thorough`, only whether this plan is."""
     run, target = size.run, size.target
     published = find_published(target.storage, leniently=run.options.overwrite)
     if published and published.data_set and not published.has(run.plan.id):
@@ -137,12 +137,12 @@ def _look(size: _Size, *, retry: bool, thorough: bool = True) -> _Size:
     return replace(size, published=published, done=done)
 
 
-def _take_up(size: _Size) -> _Size:
-    """Keep what is still right of earlier runs, and delete the rest."""
+def _resume(size: _Size) -> _Size:
+    """Keep valid results of earlier runs, and delete the rest."""
     retry = size.run.options.retry_quarantined
-    size = _look(size, retry=retry)
+    size = _inspect(size, retry=retry)
     jobs = {job.id for job in size.run.plan.jobs}
-    size.target.take_up(size.done.values(), jobs)
+    size.target.resume(size.done.values(), jobs)
     if retry:
         size.target.work.forget_left_out(jobs - size.done.keys())
     parts = map(size.target.work.part, jobs)
@@ -196,7 +196,7 @@ def _build_all(
     with leases.kept():
         while True:
             built |= _build(sizes, missing, lock, on_progress, leases.claim)
-            now = [_look(size, retry=False) for size in sizes]
+            now = [_inspect(size, retry=False) for size in sizes]
             if not (missing := _missing(now)):
                 return built
             if not is_waiting:
@@ -204,7 +204,7 @@ def _build_all(
                 on_progress(message(f"{left}; what they do not finish is built here."))
             is_waiting = True
             clock.sleep(POLL_S)
-            leases.look()
+            leases.refresh()
 
 
 def _owner_of(target: Target) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tpuctl.codec import from_plain, parse_json
 from tpuctl.datasets import manifest
+from tpuctl.datasets.locations import bucket_of
 from tpuctl.datasets.manifest import MANIFEST, WORK, DataSet, FinishedShard, Shard
-from tpuctl.datasets.places import bucket_of
 from tpuctl.datasets.plan import Plan
 from tpuctl.datasets.quarantine import QUARANTINE, quarantine_text, read_quarantine
 from tpuctl.datasets.shards.work import Work, to_text
@@ -51,7 +51,7 @@ class Published:
 
 
 def find_published(storage: Storage, *, leniently: bool) -> Published | None:
-    """Read the manifest at an address; None if there is none. A missing bucket is an error.
+    """Read the manifest at an address; None if it does not exist. A missing bucket is an error.
 
     With `leniently`, an unreadable manifest counts as one of another data set.
     """
@@ -69,7 +69,7 @@ def find_published(storage: Storage, *, leniently: bool) -> Published | None:
 
 
 def find_entry(storage: Storage, name: str) -> StoredObject | None:
-    """Look up an object by its name; None if there is none."""
+    """Look up an object by its name; None if it does not exist."""
     return next((entry for entry in storage.list(name) if entry.name == name), None)
 
 
@@ -140,7 +140,7 @@ class Target:
         }
 
     def checker(self) -> Callable[[Shard], bool]:
-        """Look at what is there; the result tells whether a shard is there with the right bytes."""
+        """Read what is there; the returned function says whether a shard is there and intact."""
         places = [(self.storage, "{0.name}")]
         if not self.shared:
             places.insert(0, (open_storage(self.work.folder), "{0.job}.shard"))
@@ -156,8 +156,8 @@ class Target:
 
         return is_whole
 
-    def take_up(self, kept: Collection[FinishedShard], jobs: Collection[str]) -> None:
-        """Keep finished shards of an earlier run, and what there is of `jobs`; delete the rest."""
+    def resume(self, kept: Collection[FinishedShard], jobs: Collection[str]) -> None:
+        """Keep finished shards of an earlier run, and partial ones of `jobs`; delete the rest."""
         if not self.shared:
             published = find_published(self.storage, leniently=True)
             listed = published.data_set.shards if published and published.data_set else ()
@@ -166,7 +166,7 @@ class Target:
         self.work.forget_all_but(jobs)
 
     def record(self, finished: FinishedShard) -> None:
-        """Write down that a shard is finished; at a shared target, put it in its place first."""
+        """Record that a shard is finished; at a shared target, upload it first."""
         if self.shared:
             # The note says that the shard is there, so it comes second.
             self._place(finished)
@@ -263,7 +263,7 @@ class Target:
         return False
 
     def _delete_unlisted(self, keep: Collection[str]) -> None:
-        """Delete shards of ours that no data set lists any more."""
+        """Delete shards made by tpuctl that no data set lists any more."""
         names = set() if self.shared else {shard.name for shard in self.work.finished()}
         with contextlib.suppress(NotFoundError, ValueError, TypeError):
             listed = parse_json(self.storage.read(self._replaced))

@@ -28,7 +28,7 @@ Reason = Literal[
 
 
 class BadImageError(Exception):
-    """An image that must not become a record. Never leaves the package: it becomes a line."""
+    """An image that cannot be used; never raised outside the package, but listed."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)

@@ -214,7 +214,7 @@ class Cache:
     hosts: int = 1
 
     def variant_of(self, epoch: int) -> int:
-        """Return which variant an epoch reads: one after the other, and again."""
+        """Return which variant an epoch reads: all in turn, then again."""
         return epoch % self.variants
 
     def count(self, epoch: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Records of a data set with NumPy at most, and the order in which each host reads them."""
+"""Read records with nothing more than NumPy, and the order in which each host reads them."""
 
 import os
 import random
@@ -59,7 +59,7 @@ def read_records(dst: str | Path) -> Iterator[Record]:
 def read_shard(data_set: DataSet, shard: Shard) -> Iterator[bytes]:
     """Yield the records of one shard; raises InvalidInputError if it is damaged."""
     container, count = open_container(data_set.format, data_set.encode), 0
-    with explained_damage(data_set, shard):
+    with translated_damage(data_set, shard):
         for _, record in container.read(data_set.path(shard)):
             count += 1
             yield record
@@ -71,8 +71,8 @@ def read_shard(data_set: DataSet, shard: Shard) -> Iterator[bytes]:
 
 
 @contextmanager
-def explained_damage(data_set: DataSet, shard: Shard) -> Iterator[None]:
-    """Turn what goes wrong while a shard is read into InvalidInputError."""
+def translated_damage(data_set: DataSet, shard: Shard) -> Iterator[None]:
+    """Turn errors while a shard is read into InvalidInputError."""
     try:
         yield
     except (OSError, DamagedRecordError) as error:
@@ -110,7 +110,7 @@ class ReadOrder:
     Every host makes the same number of full steps per epoch, and the step alone tells the place, so
     that training resumes with the records that it had not seen. Whole shards go to the hosts if
     they can be dealt out evenly, otherwise every host takes its share of each. Raises UsageError
-    for a host that is not there, InvalidInputError if a host would not fill one batch.
+    for a host out of range, InvalidInputError if a host would not fill one batch.
     """
 
     records: tuple[int, ...]

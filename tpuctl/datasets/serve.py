@@ -104,7 +104,7 @@ def plan_servers(
 
 @dataclass(frozen=True)
 class _Event:
-    """What an agent reports of one of its servers."""
+    """An event that an agent reports about one of its servers."""
 
     event: str
     name: str
@@ -201,7 +201,7 @@ def serve(
 ) -> NoReturn:
     """Run a dispatcher and workers, here or on `hosts`, until one of them keeps failing.
 
-    Their end comes with this process, however that ends, or when a connection breaks. Raises
+    They end with this process, however it ends, or when a connection breaks. Raises
     ServiceFailedError, UsageError, MissingExtraError, what kept a machine from being reached, and
     KeyboardInterrupt when all was stopped.
     """

@@ -107,9 +107,9 @@ class Server:
             is_quick = time.monotonic() - began < QUICK_S
             deaths, wait_s = (deaths + 1, 2 * wait_s) if is_quick else (0, FIRST_WAIT_S)
             if deaths >= MOST_QUICK_DEATHS or not self.was_ever_ready:
-                self.tell("failed", how=how, said=last_words)
+                self.report("failed", how=how, said=last_words)
                 return
-            self.tell("died", how=how, said=last_words)
+            self.report("died", how=how, said=last_words)
             self.closing.wait(wait_s)
 
     def serve_once(self) -> tuple[str, str]:
@@ -134,7 +134,7 @@ class Server:
         for line in process.stdout:
             if line.strip() == b"ready":
                 self.was_ever_ready = True
-                self.tell("ready", pid=process.pid)
+                self.report("ready", pid=process.pid)
         code = process.wait()
         listening.join(1.0)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -148,8 +148,8 @@ class Server:
             if text:
                 words[:] = [text]
 
-    def tell(self, event: str, **more: object) -> None:
-        """Report."""
+    def report(self, event: str, **more: object) -> None:
+        """Report an event."""
         self.events.put(dict(more, event=event, name=self.spec["name"]))
 
     def end(self) -> None:
@@ -172,7 +172,7 @@ def main() -> None:
     try:
         threads += isolated(request, servers) if folder else start(servers)
     except OSError as error:
-        servers[0].tell("failed", how="no private network", said=error.strerror or str(error))
+        servers[0].report("failed", how="no private network", said=error.strerror or str(error))
     if request.get("stdin"):
         threading.Thread(target=wait_for_end, args=(events,), daemon=True).start()
     failed = False
@@ -201,7 +201,7 @@ def start(servers: list[Server]) -> list[threading.Thread]:
     # In their order, before any is started: the first to fail is the one that is reported.
     taken = [server for server in servers if not is_free(server.spec["port"])]
     for server in taken:
-        server.tell("failed", how="no port", said=f"port {server.spec['port']} is in use")
+        server.report("failed", how="no port", said=f"port {server.spec['port']} is in use")
     keep = [] if taken else servers
     threads = [threading.Thread(target=server.keep, daemon=True) for server in keep]
     for thread in threads:
@@ -270,7 +270,7 @@ def machine_token(folder: str) -> str:
 
 
 def unshare(flags: int) -> None:
-    """Leave a namespace of the thread for a new one; raises OSError."""
+    """Move this thread to a new namespace; raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags):
         code = ctypes.get_errno()

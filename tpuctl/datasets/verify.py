@@ -1,4 +1,4 @@
-"""Whether a data set is still what its manifest says, down to the last pixel if wanted."""
+"""Check that a data set matches its manifest, if wanted down to every pixel."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Run the commands of a first day in order: doctor, profile, presize, profile again, launch."""
+"""Run all steps end to end: doctor, profile, presize, profile again, launch."""
 
 import shlex
 import subprocess
@@ -32,7 +32,7 @@ EPOCHS = 2
 
 
 @dataclass(frozen=True)
-class Day(Outcome):
+class DemoResult(Outcome):
     """The result of every step of the demo."""
 
     images: str
@@ -72,7 +72,9 @@ class Day(Outcome):
         return tuple(dict.fromkeys(text for step in steps for text in step.warnings))
 
 
-def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnProgress) -> Day:
+def run_demo(
+    images: Path | None, out: Path, *, log: int | None, on_progress: OnProgress
+) -> DemoResult:
     """Run all steps on a folder of images, by default on images that the demo makes.
 
     Takes a few minutes. Any step can be interrupted; the same call again reuses what is complete.
@@ -82,7 +84,7 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
     start_s = time.monotonic()
     if images is not None and not images.is_dir():
         raise NotFoundError(
-            f"Could not start the demo: there is no folder {images}.",
+            f"Could not start the demo: the folder {images} does not exist.",
             hint="Give --images a folder of images, or omit it: the demo makes its own.",
         )
     _check_extras(own_photographs=images is None)
@@ -112,7 +114,7 @@ def run_day(images: Path | None, out: Path, *, log: int | None, on_progress: OnP
     after = _profile(shards, out / "after.tpuprof", on_progress)
     on_progress(message(f"[5] launch images: {EPOCHS} epochs on the shards"))
     step_ms, step_source = reference_step_ms(BATCH_SIZE)
-    return Day(
+    return DemoResult(
         images=str(source),
         out=str(out),
         device_step_ms=step_ms,

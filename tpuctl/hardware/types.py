@@ -137,7 +137,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class TypeTable(Outcome):
-    """All generations, including retired ones; `gpus` only where they were asked for."""
+    """All generations, including retired ones; `gpus` only if requested."""
 
     families: tuple[Family, ...]
     history: tuple[dict[str, Any], ...]

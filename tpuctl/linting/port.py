@@ -98,7 +98,7 @@ class _Port:
 
     @cached_property
     def _tainted(self) -> dict[str, str]:
-        """Names that hold an address, a resolver or a strategy, with which of them."""
+        """Names that hold an address, a resolver or a strategy, and which one."""
         found: dict[str, str] = {}
         for _ in range(2):
             for assign in self._program.nodes[ast.Assign]:

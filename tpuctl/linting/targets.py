@@ -60,7 +60,7 @@ class Target:
 
     @property
     def runs_tensorflow(self) -> bool:
-        """Whether a TensorFlow that drives the TPU can be had there."""
+        """Whether a TensorFlow that drives the TPU is available there."""
         return self.situation.tensorflow_build == "tpu"
 
     @property

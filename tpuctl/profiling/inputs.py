@@ -151,7 +151,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _inspect(path: Path, limit_bytes: int) -> Photo | str | None:
     """Return the image, the reason why an image file cannot be used, or None for another file."""
-    is_named_like_one = file_type.claims_to_be_an_image(path.name)
+    is_named_like_one = file_type.has_image_suffix(path.name)
     try:
         if not path.is_file():
             return "not a regular file" if is_named_like_one else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpuctl.datasets.places import bucket_of
+from tpuctl.datasets.locations import bucket_of
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.profiling.inputs import is_shard_folder
 from tpuctl.profiling.whatif import Change

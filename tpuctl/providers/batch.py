@@ -1,4 +1,4 @@
-"""What Colab, Kaggle and GKE share: refusals, and deletions one after the other."""
+"""Common code of Colab, Kaggle and GKE: refusals, and deletions one after the other."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace

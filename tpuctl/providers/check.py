@@ -1,4 +1,4 @@
-"""`doctor --provider`: whether an account can be used, found out without creating anything."""
+"""`doctor --provider`: check whether an account can be used, without creating anything."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tpuctl.providers.port import Provider
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked; `ok` is None for what only a request would tell."""
+    """One thing that was checked; `ok` is None if only a request can show it."""
 
     name: str
     ok: bool | None
@@ -23,7 +23,7 @@ class Check:
 
 @dataclass(frozen=True)
 class ProviderCheck(Outcome):
-    """What was found out about an account."""
+    """The result of checking an account."""
 
     provider: str
     checks: tuple[Check, ...]
@@ -36,7 +36,7 @@ class ProviderCheck(Outcome):
 
 
 def check_provider(provider: Provider) -> ProviderCheck:
-    """Check the login, what runs, what is left and what may be had; only reads."""
+    """Check the login, what runs, what is left and what is available; only reads."""
     name, found = provider.abilities.name, list(_checks(provider))
     errors = tuple(each for each in found if isinstance(each, TpuctlError))
     checks = (

@@ -44,7 +44,7 @@ class CloudTpu:
         "Cloud TPU",
         options=frozenset(each.name for each in fields(CreateOptions)) - _NOT_OURS,
         instead={
-            "max_units": "It bills dollars: limit it with --max-usd, or --ttl.",
+            "max_units": "It bills in dollars: limit it with --max-usd, or --ttl.",
             "flex": "Wait for capacity with --queued, or: --provider gce --flex",
             "reservation": "Use --reserved, or: --provider gce --reservation NAME",
         },
@@ -56,26 +56,28 @@ class CloudTpu:
 
     @cached_property
     def _cloud(self) -> Cloud:
-        return open_cloud(self._project, plane=self.abilities.name, on_warning=self._on_warning)
+        return open_cloud(
+            self._project, control_plane=self.abilities.name, on_warning=self._on_warning
+        )
 
     def why_unusable(self) -> str | None:
         """Return why we cannot connect; sends no request."""
-        found = attempt(lambda: connect(self._project, plane=self.abilities.name))
+        found = attempt(lambda: connect(self._project, control_plane=self.abilities.name))
         if isinstance(found, TpuctlError):
             return f"{found} {found.hint or ''}".rstrip()
         return None
 
-    def knows(self, name: str) -> bool:
-        """Leave every name to the other providers: ours may have been created elsewhere."""
+    def is_recorded(self, name: str) -> bool:
+        """Always False: TPUs of Google Cloud may have been created elsewhere."""
         return False
 
-    was_deleted = knows
+    was_deleted = is_recorded
 
     def is_used(self) -> bool:
         """Whether the settings choose this control plane, or the journal has TPUs on it."""
-        from tpuctl.providers.registry import plane_is_used
+        from tpuctl.providers.registry import control_plane_is_used
 
-        return plane_is_used(self.abilities.name)
+        return control_plane_is_used(self.abilities.name)
 
     def plan(self, options: CreateOptions, *, dry_run: bool = False) -> CreatePlan:
         """Plan a create in the zones given, for a dry run with their quotas, or in all."""
@@ -97,7 +99,7 @@ class CloudTpu:
         on_progress: OnProgress,
         on_attempt: OnAttempt,
     ) -> Created | NotCreated:
-        """Create the TPU in the first zone that has one."""
+        """Create the TPU in the first zone that has capacity."""
         assert isinstance(plan, CreatePlan)
         # With our key in its metadata from the start, no later command has to wait for an update.
         own_key = first_key(state_dir(), split_user(plan.name)[0])
@@ -166,15 +168,17 @@ class CloudTpu:
         unread = f"quota unknown: {quotas}" if isinstance(quotas, TpuctlError) else ""
         known = () if isinstance(quotas, TpuctlError) else quotas
         found = []
-        plane = self.abilities.name
+        control_plane = self.abilities.name
         wanted = [describe(accelerator_type)] if accelerator_type else small_types()
-        on_plane = (attempt(partial(describe_on, plane, kind.accelerator_type)) for kind in wanted)
-        for kind in on_plane:
+        types_there = (
+            attempt(partial(describe_on, control_plane, kind.accelerator_type)) for kind in wanted
+        )
+        for kind in types_there:
             # A type of the other control plane is not offered here.
             if isinstance(kind, TpuctlError) or not kind.runtime_version:
                 continue
             for model in self.models:
-                offers = [_offer(plane, kind, zone, model, known) for zone in kind.zones]
+                offers = [_offer(control_plane, kind, zone, model, known) for zone in kind.zones]
                 usable = [offer for offer in offers if offer.available is not False] or offers
                 best = min(usable, key=lambda each: each.usd_per_hour or 1e9, default=None)
                 if best:
@@ -183,7 +187,7 @@ class CloudTpu:
         return tuple(found)
 
     def balance(self) -> Balance | None:
-        """It bills dollars."""
+        """Return nothing: it bills in dollars."""
         return None
 
     def reach(self, name: str, login: Login) -> Reached:
@@ -202,7 +206,7 @@ class ComputeEngine(CloudTpu):
         options=frozenset(each.name for each in fields(CreateOptions))
         - {"max_units", "queued", "reserved"},
         instead={
-            "max_units": "It bills dollars: limit it with --max-usd, or --ttl.",
+            "max_units": "It bills in dollars: limit it with --max-usd, or --ttl.",
             "queued": "To wait for capacity: --flex --ttl 8h",
             "reserved": "Name the reservation: --reservation NAME",
         },
@@ -234,14 +238,14 @@ def small_types() -> list[AcceleratorType]:
 
 
 def _offer(
-    plane: str, kind: AcceleratorType, zone: str, model: str, quotas: Sequence[Quota]
+    control_plane: str, kind: AcceleratorType, zone: str, model: str, quotas: Sequence[Quota]
 ) -> ProviderOffer:
     quota = chips_allowed(quotas, kind.generation, zone, spot=model != "on_demand")
-    price = list_price(plane, kind.accelerator_type, zone, model)
+    price = list_price(control_plane, kind.accelerator_type, zone, model)
     zones = format_count(len(kind.zones), "zone")
     dated = f"list price as of {kind.prices_as_of}, cheapest of {zones}"
     return ProviderOffer(
-        provider=plane,
+        provider=control_plane,
         accelerator_type=kind.accelerator_type,
         chips=kind.chips,
         zone=zone,

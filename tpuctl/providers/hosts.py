@@ -19,7 +19,7 @@ class Hosts:
         "--host",
         instead={
             "create": "Use a machine that exists: tpuctl run --host me@10.0.0.5 -- CMD",
-            "delete": "Switch the machines off yourself; tpuctl stop --host ... ends a job there.",
+            "delete": "Shut the machines down yourself; tpuctl stop --host ... ends a job there.",
         },
     )
 
@@ -30,14 +30,14 @@ class Hosts:
         """Say how such machines are named."""
         return "machines are named where they are used: --host me@10.0.0.5"
 
-    def knows(self, name: str) -> bool:
-        """They have addresses, not names."""
+    def is_recorded(self, name: str) -> bool:
+        """Always False: hosts have addresses, not names."""
         return False
 
-    was_deleted = knows
+    was_deleted = is_recorded
 
     def is_used(self) -> bool:
-        """Say no: nothing is left open on them that costs money."""
+        """Always False: nothing on them costs money."""
         return False
 
     plan = create = refused("create")
@@ -46,14 +46,14 @@ class Hosts:
 
     def get(self, name: str, zone: str | None) -> NoReturn:
         """Raise: there are no objects to read."""
-        raise NotFoundError(f"There is no TPU {name} among hosts.", hint="tpuctl list")
+        raise NotFoundError(f"TPU {name} not found among hosts.", hint="tpuctl list")
 
     def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
         """Offer nothing."""
         return ()
 
     def balance(self) -> None:
-        """They cost nothing that we know of."""
+        """Return nothing: their cost is unknown."""
 
     def reach(self, name: str, login: Login) -> Reached:
         """Read the addresses; `name` is the value of --host."""

@@ -56,7 +56,7 @@ def plan_migration(
         raise UsageError(f"Cannot migrate to {to!r}.", hint="TPUs migrate to gce.")
     resource = attempt(lambda: find(connect(project), name, zone))
     if isinstance(resource, TpuctlError):
-        there = attempt(lambda: find(connect(project, plane=GCE), name, zone))
+        there = attempt(lambda: find(connect(project, control_plane=GCE), name, zone))
         if isinstance(resource, NotFoundError) and not isinstance(there, TpuctlError):
             raise UsageError(f"{name} is on Compute Engine already.", hint=f"tpuctl show {name}")
         if not zone and (owner := hosted_owner(name)):
@@ -73,7 +73,9 @@ def plan_migration(
         kind.hint = f"Its generation stays on the Cloud TPU API: tpuctl show {name}"
         raise kind
     place = node.zone if node.zone in kind.zones else "auto"
-    table = attempt(lambda: read_quotas(connect(project, plane=GCE), options.accelerator_type))
+    table = attempt(
+        lambda: read_quotas(connect(project, control_plane=GCE), options.accelerator_type)
+    )
     limits = () if isinstance(table, TpuctlError) else table.limits
     unread = (f"Its quota is unknown: {table}",) if isinstance(table, TpuctlError) else ()
     return Migration(

@@ -11,7 +11,7 @@ from tpuctl.providers.port import ProviderOffer
 
 @dataclass(frozen=True)
 class Offers(Outcome):
-    """What can be had, what is left in the accounts, and who could not be asked and why."""
+    """What is available, what is left in the accounts, and which providers failed and why."""
 
     accelerator_type: str | None
     offers: tuple[ProviderOffer, ...]
@@ -21,7 +21,7 @@ class Offers(Outcome):
 
     @property
     def status(self) -> Status:
-        """`partial` when a provider failed, `attention` when nothing can be had."""
+        """`partial` when a provider failed, `attention` when nothing is available."""
         if self.failures:
             return "partial" if self.offers else "error"
         return "ok" if any(each.available is not False for each in self.offers) else "attention"
@@ -37,7 +37,7 @@ class AutoPlan(Outcome):
 
 
 def rank(offers: Sequence[ProviderOffer]) -> tuple[ProviderOffer, ...]:
-    """Sort by whether it can be had, then by price: free hours, dollars per chip, unknown last."""
+    """Sort by availability, then by price: free hours, dollars per chip, unknown last."""
 
     def key(offer: ProviderOffer) -> tuple[bool, float, str, str]:
         price = offer.usd_per_hour

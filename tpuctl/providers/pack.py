@@ -1,4 +1,4 @@
-"""What a run brings with it: the project, local data, checkpoints, and tpuctl itself."""
+"""The archive that a run is sent with: project, local data, checkpoints, and tpuctl itself."""
 
 import gzip
 import hashlib
@@ -38,7 +38,7 @@ class Packed:
 
     @property
     def described(self) -> str:
-        """What is sent, in words."""
+        """A description of what is sent."""
         size = format_bytes(len(self.archive))
         return f"sends {format_count(self.files, 'file')} with tpuctl, {size}"
 
@@ -51,7 +51,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class HostedJob:
-    """What is to run: `work` for `hosted_job`, with files and folders and their places.
+    """The job to run: `work` for `hosted_job`, with files and folders and their paths.
 
     `resume` is "last", the name of a run, or a folder with checkpoints.
     """
@@ -110,7 +110,7 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
     )
     for word in words:
         if redact(word) != word:
-            text = f"This looks like a secret, and would be in {place}: {redact(word)}"
+            text = f"This looks like a secret, and would be sent in {place}: {redact(word)}"
             raise UsageError(text, hint=hint)
 
 

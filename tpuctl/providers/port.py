@@ -8,7 +8,7 @@ Who calls what:
 
 - `tpuctl create` asks `provider.plan(options)`, shows the plan, and passes it to `create`.
 - `list`, `gc`, `delete` and `offers` ask every provider in use (`registry.in_use`) and join the
-  results (`every.py`); with `--provider` they ask that one.
+  results (`combined.py`); with `--provider` they ask that one.
 - A command with a NAME asks the provider that `knows` it from its own records, without a request;
   else the Cloud TPU API.
 - `run`, `cp`, `ssh`, `logs`, `stop`, `top`, `free`, `launch --on NAME` use what `reach` returns.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a provider can do, known without asking it.
+    """The features of a provider, known without a request.
 
     `title` is its name in sentences. `options` are the fields of CreateOptions that it honours.
     `instead` names, for a verb or an option that it does not have, the closest thing offered.
@@ -102,7 +102,7 @@ class ProviderOffer:
     """One way to get a TPU now, its price, and what that is known from.
 
     `available` is whether the account may have it and a request may succeed: False where the quota
-    or the balance is used up, None if only a request would tell.
+    or the balance is used up, None if only a request can show it.
     """
 
     provider: str
@@ -166,8 +166,8 @@ class Provider(Protocol):
     def why_unusable(self) -> str | None:
         """Return why it cannot be asked, with the command to run; None where it can. Local."""
 
-    def knows(self, name: str) -> bool:
-        """Whether a TPU of this name was created here from this machine. Local."""
+    def is_recorded(self, name: str) -> bool:
+        """Whether this machine has a record of creating a TPU of this name. Local."""
 
     def is_used(self) -> bool:
         """Whether the user relies on it: something that was started here may be there. Local."""
@@ -211,10 +211,10 @@ class Provider(Protocol):
         """Delete the orphans that still are orphans."""
 
     def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
-        """List what can be had, of one type or of all; only reads."""
+        """List what is available, of one type or of all; only reads."""
 
     def balance(self) -> Balance | None:
-        """Read what is left of units or free hours; None for a provider that bills dollars."""
+        """Read what is left of units or free hours; None for a provider that bills in dollars."""
 
     def reach(self, name: str, login: Login) -> Reached:
         """Find the workers of a TPU; raises `refuse` for one that is batch only."""

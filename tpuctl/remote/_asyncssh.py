@@ -58,7 +58,7 @@ class _Client(asyncssh.SSHClient):
     def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
         shown, known = public_line(key), self._host_keys.find(self._host)
         try:
-            if self._rules and self._rules.knows(self._host, key, addr):
+            if self._rules and self._rules.is_known(self._host, key, addr):
                 return True
             if known is None:
                 self._host_keys.remember(self._host, shown)

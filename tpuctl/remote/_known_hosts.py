@@ -31,7 +31,7 @@ class HostKeyRules:
     """Where to look up a machine's keys, and what to do about others.
 
     `names` are the names in known_hosts files: with the port, then without. `strict` is the value
-    of StrictHostKeyChecking, `jump` that of ProxyJump; None where there is no ssh to ask.
+    of StrictHostKeyChecking, `jump` that of ProxyJump; None without ssh.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class HostKeyRules:
                 all_keys.extend(keys)
         return found
 
-    def knows(self, host: Host, key: Any, address: str) -> bool:
+    def is_known(self, host: Host, key: Any, address: str) -> bool:
         """Whether a key is known; raises HostKeyError for one that must not be accepted."""
         keys, authorities, _ = self.find(self.names[0])
         is_known = _is_among(key, keys) or any(
@@ -86,10 +86,10 @@ class HostKeyRules:
         if not text.startswith(_KRL):
             return public_line(key).split()[1].encode() in text.split()
         query = [_program("ssh-keygen") or "false", "-Q", "-f", str(self.revoked), "/dev/stdin"]
-        asked = subprocess.run(  # noqa: S603 (ssh-keygen, by an absolute path)
+        done = subprocess.run(  # noqa: S603 (ssh-keygen, by an absolute path)
             query, input=public_line(key).encode(), capture_output=True
         )
-        return asked.returncode != 0
+        return done.returncode != 0
 
     def _remove_hint(self, name: str | None = None) -> str:
         name = name or self.names[0]
@@ -145,7 +145,7 @@ def _user_config() -> Path:
 
 
 def _configuration(address: str, *flags: str) -> dict[str, str]:
-    """Return what `ssh -G` says of a machine, nothing where there is no ssh."""
+    """Return what `ssh -G` says of a machine; nothing without ssh."""
     program = _program("ssh")
     if program is None:
         return {}
@@ -153,7 +153,7 @@ def _configuration(address: str, *flags: str) -> dict[str, str]:
     lines = [f'Include "{path}"' for path in (_user_config(), _SYSTEM_CONFIG) if path.is_file()]
     config = "\n".join([*lines, f"UserKnownHostsFile {_UNSET}"])
     command = [program, "-G", "-F", "/dev/stdin", *flags]
-    asked = subprocess.run(  # noqa: S603 (ssh, by an absolute path)
+    done = subprocess.run(  # noqa: S603 (ssh, by an absolute path)
         [*command, "--", address],
         input=config.encode("utf-8", "surrogateescape"),
         capture_output=True,
@@ -161,7 +161,7 @@ def _configuration(address: str, *flags: str) -> dict[str, str]:
         check=False,
     )
     lines = (
-        asked.stdout.decode("utf-8", "surrogateescape").splitlines() if not asked.returncode else []
+        done.stdout.decode("utf-8", "surrogateescape").splitlines() if not done.returncode else []
     )
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 

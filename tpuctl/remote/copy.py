@@ -29,8 +29,8 @@ from tpuctl.remote.copy_plan import (
 )
 from tpuctl.remote.fleet import Answers, Fleet, on_every_worker, open_fleet, run_async
 from tpuctl.remote.hosts import Host
+from tpuctl.remote.incoming import Accepted, open_offer
 from tpuctl.remote.local_tree import LocalTree, read_tree
-from tpuctl.remote.offer import Accepted, open_offer
 from tpuctl.remote.payload import payload
 from tpuctl.remote.results import summarize, with_failures
 from tpuctl.storage.local import ensure_folder, free_bytes, translated_write_errors
@@ -80,11 +80,11 @@ def preview_copy(hosts: tuple[Host, ...], access: Access, plan: CopyPlan) -> Cop
         left_out, odd = tree.left_out, tree.odd
     else:
 
-        async def look(connection: Connection) -> Accepted:
+        async def preview(connection: Connection) -> Accepted:
             async with open_offer(connection, plan, is_single=len(hosts) == 1) as (_, accepted):
                 return accepted
 
-        answers = run_async(on_every_worker(hosts, access, look))
+        answers = run_async(on_every_worker(hosts, access, preview))
         seen = [answer for answer in answers if not isinstance(answer, TpuctlError)]
         files = [(str(a.root / e.path), e) for a in seen for e in a.entries.values()]
         left_out = tuple(one for accepted in seen for one in accepted.left_out)
@@ -132,7 +132,7 @@ async def _upload(
                 return await asyncio.to_thread(_plan_upload, tree, call, reply)
 
             uploads = await fleet.each(compare)
-            return await _Sending(fleet, tree, uploads, on_progress).to_all(), tree
+            return await _Uploader(fleet, tree, uploads, on_progress).to_all(), tree
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -163,7 +163,7 @@ class _Upload:
 
 
 @dataclass(frozen=True)
-class _Missing:
+class _CompareReply:
     """A worker's reply to the list of files: which it lacks, and which may have changed."""
 
     missing: tuple[int, ...]
@@ -176,7 +176,7 @@ def _plan_upload(tree: LocalTree, call: AgentCall, reply: dict[str, Any]) -> _Up
 
     A file of the same size with another time is sent only if its content differs too.
     """
-    answer = call.read(_Missing, reply)
+    answer = call.read(_CompareReply, reply)
     if len(answer.doubtful) != len(answer.digests) or not tree.has_files(
         [*answer.missing, *answer.doubtful]
     ):
@@ -188,14 +188,14 @@ def _plan_upload(tree: LocalTree, call: AgentCall, reply: dict[str, Any]) -> _Up
 
 
 @dataclass(frozen=True)
-class _Received:
+class _UploadReply:
     """A worker's reply to a finished upload."""
 
     path: str
     changed: tuple[str, ...]
 
 
-class _Sending:
+class _Uploader:
     """Sends each worker the files it lacks; they are read and compressed once for all workers."""
 
     def __init__(
@@ -258,7 +258,7 @@ class _Sending:
                 await asyncio.wait({listening}, timeout=_LAST_REPLY_S)
             if not listening.done():
                 await sending
-            received = upload.call.read(_Received, await listening)
+            received = upload.call.read(_UploadReply, await listening)
         finally:
             upload.abandon()
             for task in (sending, listening):
@@ -287,7 +287,7 @@ async def _download(
 
     async def fetch(connection: Connection) -> CopyResult:
         async with open_offer(connection, plan, is_single=len(hosts) == 1) as (call, accepted):
-            return await _Fetching(call, accepted, on_progress).run()
+            return await _Download(call, accepted, on_progress).run()
 
     return await on_every_worker(hosts, access, fetch)
 
@@ -297,7 +297,7 @@ class _Digests:
     digests: tuple[str, ...]
 
 
-class _Fetching:
+class _Download:
     """A copy from one worker."""
 
     def __init__(self, call: AgentCall, accepted: Accepted, on_progress: OnProgress) -> None:

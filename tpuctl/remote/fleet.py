@@ -40,7 +40,7 @@ def _open_transport(access: Access | None, workers: int) -> AbstractAsyncContext
 
 
 class Fleet:
-    """One connection each to some workers, or the error where there is none."""
+    """One connection each to some workers, or the error if it failed."""
 
     def __init__(
         self, connect: Connect, hosts: tuple[Host, ...], connections: Answers[Connection]

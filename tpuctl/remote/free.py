@@ -17,7 +17,7 @@ FREE_GRACE_S = 10.0
 _SETTLE_S = 30.0
 
 EndOutcome = Literal["ended", "killed", "gone", "refused", "stays", "left"]
-"""What became of a process: the constants of `agent.chips`."""
+"""Outcomes for a process: the constants of `agent.chips`."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ def find_holders(
 ) -> Holders:
     """Find the processes that have chips open on every worker; changes nothing."""
 
-    async def look(connection: Connection) -> WorkerHolders:
+    async def read(connection: Connection) -> WorkerHolders:
         async with call_agent(connection, "chips.look", as_root, known=known_chips()) as call:
             return call.read(WorkerHolders, await call.reply())
 
-    answers = run_async(on_every_worker(hosts, access, look))
+    answers = run_async(on_every_worker(hosts, access, read))
     return Holders(with_failures(WorkerHolders, hosts, answers))
 
 
@@ -165,6 +165,6 @@ def _why_left(holder: ChipHolder, again: str) -> tuple[str, str]:
     if holder.may_end:
         return f"{process} could not be identified", again
     return (
-        f"{process} was left alone ({holder.seen_by}, or a parent process of ours)",
+        f"{process} was left alone ({holder.seen_by}, or a parent of this process)",
         "End it yourself, on the host if this is a container.",
     )

@@ -247,7 +247,7 @@ def first_key(state_dir: Path, user: str) -> dict[str, str]:
 
 
 def known_key(state_dir: Path, node: Node, user: str) -> KeyPair | None:
-    """Find a key of ours that a TPU accepts already; creates and changes nothing."""
+    """Find our key that a TPU accepts already; creates and changes nothing."""
     pairs = _key_pairs(_tpu_keys(state_dir))
     return next((pair for pair in pairs if knows_key(node.metadata, user, pair)), None)
 

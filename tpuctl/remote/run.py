@@ -92,7 +92,7 @@ def plan_command(
             )
         if not equals and name not in os.environ:
             raise UsageError(
-                f"--env {name}: there is no such variable here.",
+                f"--env {name}: this variable is not set here.",
                 hint=f"Set it first (export {name}=...), or use --env {name}=VALUE.",
             )
         variables[name] = value if equals else os.environ[name]

@@ -1,4 +1,4 @@
-"""What every worker is doing: CPU, memory, chips and the processes that hold them."""
+"""The load of every worker: CPU, memory, chips and the processes that hold them."""
 
 import asyncio
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class WorkerUse(WorkerResult):
 
 @dataclass(frozen=True)
 class Usage(Results):
-    """What some workers are doing at one moment."""
+    """The load of some workers at one moment."""
 
     workers: tuple[WorkerUse, ...]
 
@@ -59,11 +59,11 @@ class Usage(Results):
 def read_usage(hosts: tuple[Host, ...], access: Access | None, *, as_root: bool = False) -> Usage:
     """Read the usage of every worker once; takes half a second to measure the load."""
 
-    async def look(connection: Connection) -> WorkerUse:
+    async def read(connection: Connection) -> WorkerUse:
         async with call_agent(connection, "top.watch", as_root, **_request(_SAMPLE_S, 1)) as call:
             return call.read(WorkerUse, await call.reply())
 
-    answers = run_async(on_every_worker(hosts, access, look))
+    answers = run_async(on_every_worker(hosts, access, read))
     return Usage(with_failures(WorkerUse, hosts, answers))
 
 

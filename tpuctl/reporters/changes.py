@@ -46,7 +46,7 @@ def render_create_plan(plan: CreatePlan | HostedPlan) -> RenderableType:
     )
     order = "all at once, and the first TPU wins" if plan.queued else "one after the other"
     tried = f"Tried {order}. " if len(plan.offers) > 1 else ""
-    where = "" if plan.provider == CLOUD_TPU else f" On {_plane(plan)}"
+    where = "" if plan.provider == CLOUD_TPU else f" On {_control_plane(plan)}"
     footer = layout.text(f"{tried}{_price_date(plan)}{where}")
     return layout.stack(layout.text(title, "bold"), "", table, "", footer)
 
@@ -60,10 +60,10 @@ def create_price(plan: CreatePlan | HostedPlan) -> str:
         return f"{plan.accelerator_type}: {_hosted_price(plan)}. {left}".strip()
     price = f"{_kind(plan)}: {_price(plan.to_try)}{_limit(plan)}. {_price_date(plan)}"
     # The usual control plane needs no explanation; -v shows it.
-    return price if plan.provider == CLOUD_TPU else f"{price}\nOn {_plane(plan)}"
+    return price if plan.provider == CLOUD_TPU else f"{price}\nOn {_control_plane(plan)}"
 
 
-def _plane(plan: CreatePlan) -> str:
+def _control_plane(plan: CreatePlan) -> str:
     return f"{plan.why_provider or 'Compute Engine'}."
 
 
@@ -351,11 +351,11 @@ def render_relay(result: RelayResult) -> str:
     """Show every part of the job, and the ledger."""
     rows = [
         (
-            str(leg.number), leg.provider, leg.accelerator_type, f"{leg.hours:.2f}",
-            "" if leg.units is None else f"{leg.units:.2f}",
-            "" if leg.usd is None else format_usd(leg.usd), leg.end, leg.reason,
+            str(part.number), part.provider, part.accelerator_type, f"{part.hours:.2f}",
+            "" if part.units is None else f"{part.units:.2f}",
+            "" if part.usd is None else format_usd(part.usd), part.end, part.reason,
         )
-        for leg in result.attempts
+        for part in result.attempts
     ]  # fmt: skip
     titles = ("part", "provider", "type", "hours", "units", "cost", "end", "because")
     total = f"In all: {result.hours:.2f} TPU hours, {result.units:.2f} units, "

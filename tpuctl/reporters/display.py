@@ -37,7 +37,7 @@ _SHOWN = {
     "datasets.models.PresizeResult": ("data presize", "data.render_presized"),
     "datasets.models.VerifyResult": ("data verify", "data.render_verified"),
     "datasets.serve.Service": ("data serve", "data.render_service"),
-    "demo.demo.Day": ("demo", "practice.render_demo"),
+    "demo.demo.DemoResult": ("demo", "practice.render_demo"),
     "diagnosis.explain.Explanation": ("explain", "machine.render_explanation"),
     "diagnosis.report.Diagnosis": ("doctor", "machine.render_diagnosis"),
     "emulator.process.Started": ("emulator start", "practice.render_emulator_started"),

@@ -1,4 +1,4 @@
-"""What reports in a terminal are built from: text, tables, bars.
+"""Building blocks of reports in a terminal: text, tables, bars.
 
 rich is imported when something is drawn, so that `--json` and plain lists do not load it.
 """

@@ -1,4 +1,4 @@
-"""Where am I: a diagnosis explained errors, settings."""
+"""Diagnoses, explained errors and settings as text."""
 
 from __future__ import annotations
 

@@ -47,14 +47,14 @@ def page(result: Outcome) -> str:
     """Write a result as one HTML page: the answer, a chart, the evidence, what to do."""
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.datasets.models import Description
-    from tpuctl.demo.demo import Day
+    from tpuctl.demo.demo import DemoResult
     from tpuctl.profiling.compare import Comparison
     from tpuctl.profiling.models import Profile
 
     result = printable_result(result)
     if isinstance(result, Profile):
         return profile_page(result)
-    if isinstance(result, Day):
+    if isinstance(result, DemoResult):
         return demo_page(result)
     command, report = display.command_and_report(result)
     answer, parts = display.answer_of(result), [part for part in display.flat(report) if part != ""]

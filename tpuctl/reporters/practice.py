@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tpuctl.demo.demo import Day
+    from tpuctl.demo.demo import DemoResult
     from tpuctl.emulator.process import Started, Status, Stopped
     from tpuctl.profiling.models import Profile
     from tpuctl.training.run import Training
@@ -66,56 +66,56 @@ def _exports(variables: dict[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def render_demo(day: Day) -> RenderableType:
+def render_demo(result: DemoResult) -> RenderableType:
     """Show the finding in one line, the table that proves it, and where to read on."""
     table = layout.table("", "images", "shards", right=("images", "shards"))
-    for row in _before_and_after(day):
+    for row in _before_and_after(result):
         table.add_row(*row)
-    lines = day.launch.last_words
-    if day.launch.result is not None:
-        figures = training.training_figures(day.launch)
+    lines = result.launch.last_words
+    if result.launch.result is not None:
+        figures = training.training_figures(result.launch)
         lines = tuple(f"training: {name}: {value}" for name, value in figures)
     return layout.stack(
-        layout.text(_finding(day), "bold"),
-        layout.text(f"device: {day.device_step_source}\n", "dim"),
+        layout.text(_finding(result), "bold"),
+        layout.text(f"device: {result.device_step_source}\n", "dim"),
         table,
-        layout.text(f"\npresized: {_presized(day)}"),
+        layout.text(f"\npresized: {_presized(result)}"),
         layout.text("\n".join(lines)),
-        layout.text(f"\ntook {format_duration(day.seconds)}"),
-        layout.text(f"report: {day.report_html}\n"),
-        layout.text(f"Next, on your data: {day.next_command}", "bold"),
+        layout.text(f"\ntook {format_duration(result.seconds)}"),
+        layout.text(f"report: {result.report_html}\n"),
+        layout.text(f"Next, on your data: {result.next_command}", "bold"),
     )
 
 
-def write_demo(day: Day) -> None:
+def write_demo(result: DemoResult) -> None:
     """Write `report.html` and `report.json`; raises WriteError."""
-    write_atomically(Path(day.report_json), envelope.success("demo", day) + "\n")
-    write_atomically(Path(day.report_html), demo_page(day))
+    write_atomically(Path(result.report_json), envelope.success("demo", result) + "\n")
+    write_atomically(Path(result.report_html), demo_page(result))
 
 
-def demo_page(day: Day) -> str:
+def demo_page(result: DemoResult) -> str:
     """Write everything that the demo found as one HTML page."""
-    before, after, done = day.before, day.after, day.verify
+    before, after, done = result.before, result.after, result.verify
     verified = f"{done.records} records in {done.shards} shards, {len(done.damage)} damaged"
     profiles = {"images, decoded every epoch": before, "shards, presized once": after}
     return html.report(
         "demo",
-        _finding(day),
-        f"{what_was_measured(before)}. Took {format_duration(day.seconds)}.",
+        _finding(result),
+        f"{what_was_measured(before)}. Took {format_duration(result.seconds)}.",
         charts=[time_chart(profiles)],
         evidence=[
-            html.table(("", "images", "shards"), _before_and_after(day)),
+            html.table(("", "images", "shards"), _before_and_after(result)),
             html.bullets(
                 (
-                    f"Presized: {_presized(day)}.",
+                    f"Presized: {_presized(result)}.",
                     f"Verified: {verified}.",
-                    f"Device: {day.device_step_source}",
+                    f"Device: {result.device_step_source}",
                 )
             ),
-            loss_chart(day.launch),
+            loss_chart(result.launch),
         ],
         to_do=[
-            html.steps([("Next, on your data.", day.next_command)]),
+            html.steps([("Next, on your data.", result.next_command)]),
             *(
                 [html.paragraph("Then, for the shards:"), advice_steps(after)]
                 if after.advice
@@ -123,23 +123,23 @@ def demo_page(day: Day) -> str:
             ),
         ],
         details=[
-            ("This machine", "".join(_machine(day))),
+            ("This machine", "".join(_machine(result))),
             ("Images, decoded every epoch", _profile(before)),
             ("Shards, presized once", _profile(after)),
-            ("The data set", sheet_of(day.show)),
+            ("The data set", sheet_of(result.show)),
             (
                 "Left out",
-                html.bullets(f"{bad.path}: {bad.reason}" for bad in day.presize.quarantined),
+                html.bullets(f"{bad.path}: {bad.reason}" for bad in result.presize.quarantined),
             ),
-            ("Training", "".join(_training(day))),
-            ("Warnings", html.bullets(day.warnings)),
+            ("Training", "".join(_training(result))),
+            ("Warnings", html.bullets(result.warnings)),
         ],
     )
 
 
-def _finding(day: Day) -> str:
-    before, after = day.before, day.after
-    faster = next(row.ratio for row in day.diff.rows if row.name == "examples/s")
+def _finding(result: DemoResult) -> str:
+    before, after = result.before, result.after
+    faster = next(row.ratio for row in result.diff.rows if row.name == "examples/s")
     times = "unknown" if faster is None else f"{faster:.3g}"
     return (
         f"After presizing, the MXU would be idle {format_fraction(after.mxu_idle_fraction)} of the "
@@ -147,8 +147,8 @@ def _finding(day: Day) -> str:
     )
 
 
-def _presized(day: Day) -> str:
-    done = day.presize
+def _presized(result: DemoResult) -> str:
+    done = result.presize
     bad = f", {len(done.quarantined)} quarantined" if done.quarantined else ""
     return (
         f"{done.images} images ({format_bytes(done.bytes_in)}) to {done.shards} shards "
@@ -172,12 +172,12 @@ def _input_rate(profile: Profile) -> float:
     return max(profile.pipeline_examples_per_s or 0.0, fed)
 
 
-def _before_and_after(day: Day) -> list[tuple[str, str, str]]:
-    return [(name, value(day.before), value(day.after)) for name, value in _ROWS]
+def _before_and_after(result: DemoResult) -> list[tuple[str, str, str]]:
+    return [(name, value(result.before), value(result.after)) for name, value in _ROWS]
 
 
-def _machine(day: Day) -> list[str]:
-    doctor = day.doctor
+def _machine(result: DemoResult) -> list[str]:
+    doctor = result.doctor
     rows = [
         ("runtime", doctor.runtime),
         ("accelerator", f"{doctor.accelerator} {doctor.generation or ''}".strip()),
@@ -197,18 +197,18 @@ def _profile(profile: Profile) -> str:
     return html.paragraph(profile.headline) + html.bullets(profile.evidence) + stages(profile)
 
 
-def _training(day: Day) -> list[str]:
-    command = html.code(day.launch.in_shell())
-    because = html.bullets(day.launch.because)
-    if day.launch.result is None:
-        failed = " ".join(str(failure) for failure in day.launch.failures)
+def _training(result: DemoResult) -> list[str]:
+    command = html.code(result.launch.in_shell())
+    because = html.bullets(result.launch.because)
+    if result.launch.result is None:
+        failed = " ".join(str(failure) for failure in result.launch.failures)
         return [
             html.paragraph(failed),
-            html.code("\n".join(day.launch.last_words)),
+            html.code("\n".join(result.launch.last_words)),
             because,
             command,
         ]
-    return [html.table(("", ""), training.training_figures(day.launch)), because, command]
+    return [html.table(("", ""), training.training_figures(result.launch)), because, command]
 
 
 def loss_chart(training: Training) -> str:

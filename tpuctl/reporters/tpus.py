@@ -207,7 +207,7 @@ def render_check(result: ProviderCheck) -> RenderableType:
 
 
 def render_offers(result: Offers) -> RenderableType:
-    """Show what can be had, cheapest first, and who could not be asked."""
+    """Show what is available, cheapest first, and which providers failed."""
     rows: list[tuple[str, ...]] = []
     notes: dict[str, str] = {}
     for offer in result.offers:

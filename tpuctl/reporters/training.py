@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def render_launch(result: Any) -> str | None:
-    """Show a plan, or what became of a training here, on workers, or in a session elsewhere."""
+    """Show the plan or the result of a training here, on workers, or in a remote session."""
     from tpuctl.cloud.tpu import Tpu
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
@@ -66,12 +66,12 @@ def launch_question(plan: HostedPlan | AutoPlan) -> str:
     from tpuctl.providers.offers import AutoPlan
 
     if isinstance(plan, AutoPlan):
-        return "\n".join([*plan.because, f"Run {plan.script} on the first that can be had?"])
+        return "\n".join([*plan.because, f"Run {plan.script} on the first that is available?"])
     return f"Create {plan.name} on Colab, and run the job there?"
 
 
 def _cluster_run(result: Any) -> str:
-    """Write the JobSet of a planned job on GKE, or say what became of its attempts."""
+    """Write the JobSet of a planned job on GKE, or the outcome of its attempts."""
     from tpuctl.providers.gke.follow import ClusterRun
     from tpuctl.providers.gke.runs import ClusterPlan
 
@@ -197,7 +197,7 @@ def render_written_template(result: Written) -> str:
 
 
 def render_strategy(result: Strategy) -> RenderableType:
-    """Say on how many devices the strategy runs, and everything else that was decided."""
+    """Say on how many devices the strategy runs, and the other decisions."""
     words = f"{format_count(result.replicas, 'replica')}: {result.name} on {result.framework}."
     return layout.stack(layout.text(words, "bold"), layout.facts(result.decisions))
 

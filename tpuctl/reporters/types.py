@@ -74,7 +74,7 @@ def _all_types(table: TypeTable) -> RenderableType:
         grid.add_row(line.generation, line.types or "-", line.counts or "-", *cells)
     notes = [layout.text(f"{f.generation}: {f.note}") for f in table.families if f.note]
     dated = f"Per chip, as of {table.facts_as_of}. Details of one type: tpuctl types v5e-8"
-    gpus = layout.text("GPUs beside them: tpuctl types gpus")
+    gpus = layout.text("With GPUs: tpuctl types gpus")
     return layout.stack(grid, "", *notes, "", layout.text(dated), gpus)
 
 

@@ -1,4 +1,4 @@
-"""What happened on workers: commands, copies, jobs, chips and their holders, load."""
+"""Results from workers: commands, copies, jobs, chips and their holders, load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN_FILES = 20
 def render_run(result: Results) -> str | None:
     """Name a job that was started, and the commands that follow and stop it.
 
-    Everything else has shown its output already, and failures are printed as errors.
+    Other output has been shown already, and failures are printed as errors.
     """
     from tpuctl.remote.jobs import StartedJob
 

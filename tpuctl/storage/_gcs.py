@@ -97,8 +97,8 @@ class GcsStorage:
     def fetch(self, name: str, path: Path) -> StoredObject:
         """Download an object to a local file; raises NotFoundError, WriteError."""
         with translated_write_errors(path), open_own(path, "wb") as target:
-            arriving = self._reader.fetch(self._below + name, target)
-        return StoredObject(name, arriving.received, arriving.generation, arriving.crc32c)
+            download = self._reader.fetch(self._below + name, target)
+        return StoredObject(name, download.received, download.generation, download.crc32c)
 
     def write(
         self,

@@ -18,7 +18,7 @@ from tpuctl.codec import from_plain, parse_json
 from tpuctl.errors import TpuctlError, first_line
 from tpuctl.storage._checksum import crc32c_of, from_base64
 from tpuctl.storage._credentials import Login
-from tpuctl.storage.errors import TRANSIENT, Asked, no_emulator, translate, unavailable
+from tpuctl.storage.errors import TRANSIENT, RequestContext, no_emulator, translate, unavailable
 from tpuctl.storage.port import RetryPolicy
 
 CONNECTIONS = 32
@@ -92,7 +92,7 @@ def open_pool() -> urllib3.PoolManager:
 
 
 @dataclass
-class Arriving:
+class Download:
     """The state of a download: what has been received, and what the service declared."""
 
     received: int = 0
@@ -121,19 +121,23 @@ class Reader:
 
     def page(self, query: Mapping[str, str]) -> Page:
         """Read one page of a listing."""
-        asked = Asked(f"Could not list gs://{self._bucket}/{query.get('prefix', '')}", self._bucket)
-        return self._document(Page, f"{self._objects}?{urlencode(query)}", asked)
+        context = RequestContext(
+            f"Could not list gs://{self._bucket}/{query.get('prefix', '')}", self._bucket
+        )
+        return self._document(Page, f"{self._objects}?{urlencode(query)}", context)
 
     def bucket(self) -> Bucket:
         """Read the location of the bucket."""
         fields = urlencode({"fields": "location,customPlacementConfig"})
-        asked = Asked(f"Could not read the location of gs://{self._bucket}", self._bucket)
-        return self._document(Bucket, f"{self._place}?{fields}", asked)
+        context = RequestContext(
+            f"Could not read the location of gs://{self._bucket}", self._bucket
+        )
+        return self._document(Bucket, f"{self._place}?{fields}", context)
 
     def stat(self, name: str) -> Item:
         """Read the metadata of an object."""
         fields = urlencode({"fields": "name,size,generation,crc32c"})
-        return self._document(Item, f"{self._url(name)}?{fields}", self._asked(name))
+        return self._document(Item, f"{self._url(name)}?{fields}", self._context(name))
 
     def read(
         self, name: str, start: int, length: int | None, generation: str | None = None
@@ -147,36 +151,36 @@ class Reader:
         headers = {}
         if start or length is not None:
             headers["Range"] = f"bytes={start}-{start + length - 1 if length else ''}"
-        asked = self._asked(name)
+        context = self._context(name)
         only = {} if generation is None else {"ifGenerationMatch": generation}
         url = f"{self._url(name)}?{urlencode({'alt': 'media', **only})}"
-        return self._with_retries(lambda: self._read(url, headers, asked))
+        return self._with_retries(lambda: self._read(url, headers, context))
 
-    def fetch(self, name: str, target: BinaryIO) -> Arriving:
+    def fetch(self, name: str, target: BinaryIO) -> Download:
         """Download an object into a file; resumes after a broken connection."""
-        asked = self._asked(name)
+        context = self._context(name)
 
-        def fetch_once() -> Arriving:
+        def fetch_once() -> Download:
             target.seek(0)
             target.truncate()
-            arriving = self._fetch(name, target, asked)
-            if arriving.crc32c not in (None, f"{arriving.received_crc32c:08x}"):
-                raise _damaged(asked)
-            return arriving
+            download = self._fetch(name, target, context)
+            if download.crc32c not in (None, f"{download.received_crc32c:08x}"):
+                raise _damaged(context)
+            return download
 
         return self._with_retries(fetch_once)
 
-    def _fetch(self, name: str, target: BinaryIO, asked: Asked) -> Arriving:
-        arriving = Arriving()
-        while arriving.received != arriving.size_bytes:
-            before = arriving.received
+    def _fetch(self, name: str, target: BinaryIO, context: RequestContext) -> Download:
+        download = Download()
+        while download.received != download.size_bytes:
+            before = download.received
             try:
-                self._with_retries(lambda: self._stream(name, arriving, target, asked))
+                self._with_retries(lambda: self._stream(name, download, target, context))
             except TpuctlError:
                 # While bytes still arrive, the retry budget starts over.
-                if arriving.received <= before:
+                if download.received <= before:
                     raise
-        return arriving
+        return download
 
     def _with_retries(self, act: Callable[[], T]) -> T:
         """Retry `act` with growing pauses; raises the last error when the time is used up."""
@@ -193,60 +197,64 @@ class Reader:
             waited_s += pause_s
             wait_s = min(2 * wait_s, self._retry.longest_s)
 
-    def _read(self, url: str, headers: dict[str, str], asked: Asked) -> bytes:
-        response = self._ask(url, headers, asked)
+    def _read(self, url: str, headers: dict[str, str], context: RequestContext) -> bytes:
+        response = self._ask(url, headers, context)
         if response.status == 416:
             return b""
-        self._check_status(response, asked)
+        self._check_status(response, context)
         data: bytes = response.data
         declared = _declared(response)
         if response.status == 200 and declared and crc32c_of(data) != declared:
-            raise _damaged(asked)
+            raise _damaged(context)
         if response.status == 200 and headers:
             start, _, end = headers["Range"].removeprefix("bytes=").partition("-")
             return data[int(start) : int(end) + 1 if end else None]
         return data
 
-    def _stream(self, name: str, arriving: Arriving, target: BinaryIO, asked: Asked) -> None:
+    def _stream(
+        self, name: str, download: Download, target: BinaryIO, context: RequestContext
+    ) -> None:
         query = {"alt": "media"} | (
-            {"generation": arriving.generation} if arriving.generation else {}
+            {"generation": download.generation} if download.generation else {}
         )
-        headers = {"Range": f"bytes={arriving.received}-"} if arriving.received else {}
-        response = self._ask(f"{self._url(name)}?{urlencode(query)}", headers, asked, preload=False)
+        headers = {"Range": f"bytes={download.received}-"} if download.received else {}
+        response = self._ask(
+            f"{self._url(name)}?{urlencode(query)}", headers, context, preload=False
+        )
         try:
-            self._check_status(response, asked)
-            if arriving.size_bytes is None:
+            self._check_status(response, context)
+            if download.size_bytes is None:
                 try:
-                    arriving.size_bytes = int(response.headers["X-Goog-Stored-Content-Length"])
-                    arriving.generation = response.headers["X-Goog-Generation"]
-                    arriving.crc32c = _declared(response)
+                    download.size_bytes = int(response.headers["X-Goog-Stored-Content-Length"])
+                    download.generation = response.headers["X-Goog-Generation"]
+                    download.crc32c = _declared(response)
                 except (KeyError, ValueError):
                     reason = "the reply does not say how long the object is"
-                    raise TransientError(unavailable(asked, reason)) from None
+                    raise TransientError(unavailable(context, reason)) from None
             for block in response.stream(_BLOCK_BYTES, decode_content=False):
                 target.write(block)
-                crc32c = google_crc32c.extend(arriving.received_crc32c, block)
-                arriving.received_crc32c = crc32c
-                arriving.received += len(block)
+                crc32c = google_crc32c.extend(download.received_crc32c, block)
+                download.received_crc32c = crc32c
+                download.received += len(block)
         except HTTPError as error:
-            raise TransientError(unavailable(asked, first_line(error))) from None
+            raise TransientError(unavailable(context, first_line(error))) from None
         finally:
             response.close()
 
-    def _document(self, kind: type[T], url: str, asked: Asked) -> T:
+    def _document(self, kind: type[T], url: str, context: RequestContext) -> T:
         def ask() -> T:
-            response = self._ask(url, {}, asked)
-            self._check_status(response, asked)
+            response = self._ask(url, {}, context)
+            self._check_status(response, context)
             try:
                 return from_plain(kind, parse_json(response.data))
             except ValueError as error:
                 reason = f"the reply is not what it should be: {first_line(error)}"
-                raise TransientError(unavailable(asked, reason)) from None
+                raise TransientError(unavailable(context, reason)) from None
 
         return self._with_retries(ask)
 
     def _ask(
-        self, url: str, headers: dict[str, str], asked: Asked, *, preload: bool = True
+        self, url: str, headers: dict[str, str], context: RequestContext, *, preload: bool = True
     ) -> urllib3.BaseHTTPResponse:
         # Accepting gzip makes the service send the bytes as stored, which the checksum covers.
         headers = {"Accept-Encoding": "gzip", **headers, **self._login.headers()}
@@ -257,13 +265,13 @@ class Reader:
             )  # fmt: skip
         except HTTPError as error:
             if isinstance(error, NewConnectionError) and self._login.credentials is None:
-                raise no_emulator(asked, self._objects) from None
-            raise TransientError(unavailable(asked, first_line(error))) from None
+                raise no_emulator(context, self._objects) from None
+            raise TransientError(unavailable(context, first_line(error))) from None
 
-    def _check_status(self, response: urllib3.BaseHTTPResponse, asked: Asked) -> None:
+    def _check_status(self, response: urllib3.BaseHTTPResponse, context: RequestContext) -> None:
         if response.status in (200, 206):
             return
-        error = translate(response.status, _message(response), asked)
+        error = translate(response.status, _message(response), context)
         if response.status in TRANSIENT:
             after = response.headers.get("Retry-After", "")
             raise TransientError(error, after_s=float(after) if after.isdecimal() else None)
@@ -272,12 +280,12 @@ class Reader:
     def _url(self, name: str) -> str:
         return f"{self._objects}/{quote(name, safe='')}"
 
-    def _asked(self, name: str) -> Asked:
-        return Asked(f"Could not read gs://{self._bucket}/{name}", self._bucket)
+    def _context(self, name: str) -> RequestContext:
+        return RequestContext(f"Could not read gs://{self._bucket}/{name}", self._bucket)
 
 
-def _damaged(asked: Asked) -> TransientError:
-    return TransientError(unavailable(asked, "the bytes received do not match the stored crc32c"))
+def _damaged(context: RequestContext) -> TransientError:
+    return TransientError(unavailable(context, "the bytes received do not match the stored crc32c"))
 
 
 def _declared(response: urllib3.BaseHTTPResponse) -> str | None:

@@ -21,7 +21,7 @@ from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 from tpuctl.storage._checksum import to_base64
 from tpuctl.storage._credentials import Login
 from tpuctl.storage._gcs_reading import Item
-from tpuctl.storage.errors import LOGIN_COMMAND, Asked, translate, unavailable
+from tpuctl.storage.errors import LOGIN_COMMAND, RequestContext, translate, unavailable
 from tpuctl.storage.port import RetryPolicy
 
 # A chunk stays in memory until it has been accepted; the client's default is 100 MiB.
@@ -71,26 +71,26 @@ class Writer:
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
         """Turn every exception of Google's libraries into a TpuctlError."""
-        asked = Asked(doing, self._name)
+        context = RequestContext(doing, self._name)
         try:
             yield
         except RetryError as error:
-            raise _translate(error.cause, asked) from None
+            raise _translate(error.cause, context) from None
         except GoogleAPICallError as error:
-            raise _translate(error, asked) from None
+            raise _translate(error, context) from None
         except google.auth.exceptions.GoogleAuthError as error:
             message = f"{doing}: the login failed: {first_line(error)}"
             raise NotLoggedInError(message, hint=LOGIN_COMMAND) from None
         except (requests.RequestException, urllib3.exceptions.HTTPError, DataCorruption) as error:
-            raise unavailable(asked, first_line(error)) from None
+            raise unavailable(context, first_line(error)) from None
 
 
-def _translate(error: Exception | None, asked: Asked) -> TpuctlError:
+def _translate(error: Exception | None, context: RequestContext) -> TpuctlError:
     if isinstance(error, GoogleAPICallError):
-        return translate(int(error.code or 0), error.message or "", asked)
+        return translate(int(error.code or 0), error.message or "", context)
     if isinstance(error, InvalidResponse):
-        return translate(int(error.response.status_code), first_line(error), asked)
-    return unavailable(asked, first_line(error) if error else "no reply")
+        return translate(int(error.response.status_code), first_line(error), context)
+    return unavailable(context, first_line(error) if error else "no reply")
 
 
 @contextmanager

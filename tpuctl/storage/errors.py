@@ -25,16 +25,16 @@ _NO_BUCKET = "specified bucket does not exist"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the request was for, as `Could not read gs://b/n`, and in which bucket."""
+class RequestContext:
+    """The start of an error message, such as `Could not read gs://b/n`, and the bucket."""
 
     doing: str
     bucket: str
 
 
-def translate(status: int, message: str, asked: Asked) -> TpuctlError:
+def translate(status: int, message: str, context: RequestContext) -> TpuctlError:
     """Turn an HTTP status and the service's message into the error to raise."""
-    doing, bucket, said = asked.doing, asked.bucket, message.strip().partition("\n")[0]
+    doing, bucket, said = context.doing, context.bucket, message.strip().partition("\n")[0]
     if status == 401:
         return NotLoggedInError(f"{doing}: the login is not valid: {said}", hint=LOGIN_COMMAND)
     if status == 403:
@@ -61,7 +61,7 @@ def translate(status: int, message: str, asked: Asked) -> TpuctlError:
             f"{doing}: too many requests.", hint="Run the same command again in a minute."
         )
     if status in TRANSIENT:
-        return unavailable(asked, f"HTTP {status}: {said}")
+        return unavailable(context, f"HTTP {status}: {said}")
     return InvalidInputError(f"{doing}: Cloud Storage refused it (HTTP {status}): {said}")
 
 
@@ -72,17 +72,17 @@ def _create_bucket(bucket: str) -> str:
     return f"python -c {shlex.quote(f'from google.cloud import storage; {create}')}"
 
 
-def unavailable(asked: Asked, why: str) -> UnavailableError:
+def unavailable(context: RequestContext, why: str) -> UnavailableError:
     """Build the error for a reply that is missing or incomplete."""
     return UnavailableError(
-        f"{asked.doing}: Cloud Storage did not answer: {why}",
+        f"{context.doing}: Cloud Storage did not answer: {why}",
         hint="Run the same command again; finished work is kept.",
     )
 
 
-def no_emulator(asked: Asked, url: str) -> UnavailableError:
+def no_emulator(context: RequestContext, url: str) -> UnavailableError:
     """Build the error for an emulator address where nothing listens."""
     return UnavailableError(
-        f"{asked.doing}: no emulator is running at {'/'.join(url.split('/')[:3])}.",
+        f"{context.doing}: no emulator is running at {'/'.join(url.split('/')[:3])}.",
         hint=f"tpuctl emulator start (or unset {EMULATOR} to use Google's service)",
     )

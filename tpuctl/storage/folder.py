@@ -127,7 +127,7 @@ class Folder:
     def _part_of(
         self, final: Path, content: bytes | Path, crc32c: str | None, move: bool
     ) -> Iterator[Path]:
-        """Have the bytes on the disk beside the final place, under a name of no consequence."""
+        """Write the bytes next to the final path, under a temporary name."""
         part = final.with_name(f".{final.name[:100]}.{os.getpid()}.{os.urandom(4).hex()}{_PART}")
         with translated_write_errors(final):
             final.parent.mkdir(parents=True, exist_ok=True)

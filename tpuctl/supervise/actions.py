@@ -1,4 +1,4 @@
-"""What a watch of a Cloud TPU does at the service: observe, create and delete."""
+"""The requests that a watch sends to the Cloud TPU service: observe, create and delete."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tpuctl.supervise.observe import observe_tpu, resource_id
 from tpuctl.supervise.worker_actions import WorkerActions
 
 
-class Actions(WorkerActions):
+class CloudActions(WorkerActions):
     """The side effects of a watch of a Cloud TPU."""
 
     def __init__(self, cloud: Cloud, login: Login, **talk: Any) -> None:
@@ -78,7 +78,7 @@ class Actions(WorkerActions):
         return found[0] if found else None
 
     def _departure(self, state: WatchState) -> tuple[bool | None, str]:
-        """Whether a user deleted it while it was alive, None where nothing tells, and why."""
+        """Whether a user deleted it while it was alive, None if unknown, and why."""
         create_id = state.tpu.create_id if state.tpu else None
         entry = self._journal.find(create_id) if create_id else None
         if entry and entry.outcome in (COLLECTED, DELETED):
@@ -140,13 +140,13 @@ class Actions(WorkerActions):
             raise deletion.error
 
     def _node(self) -> Node:
-        assert isinstance(self._resource, Node), "only a usable TPU is asked"
+        assert isinstance(self._resource, Node), "only the workers of a usable TPU are asked"
         return self._resource
 
     def _type(self) -> str:
         return self._node().accelerator_type
 
-    def _place(self) -> object:
+    def _workers_key(self) -> object:
         return self._node().id, self._node().endpoints
 
     def _reach(self) -> Reached:

@@ -49,7 +49,7 @@ from tpuctl.supervise.models import (
 from tpuctl.units import format_duration
 
 POLL_S = 30.0
-"""Seconds between two looks at a working TPU, so that a preemption is noticed within a minute."""
+"""Seconds between two checks of a working TPU, so that a preemption is noticed within a minute."""
 
 SETTLE_S = 45.0
 """How long a failed job is not yet a crash."""
@@ -95,7 +95,7 @@ def decide(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
 
 
 def is_temporary(error: TpuctlError) -> bool:
-    """Whether an error on the way to the workers may go away by itself."""
+    """Whether an error in reaching the workers may be temporary."""
     return not isinstance(error, _PERMANENT)
 
 
@@ -212,7 +212,7 @@ def _on_open_attempt(
     if len(jobs) < workers.count:
         if attempt.launched:
             missing = name_workers(sorted(set(range(workers.count)) - jobs.keys()))
-            return CloseAttempt("maintenance", f"the job is gone without a trace from {missing}")
+            return CloseAttempt("maintenance", f"the job disappeared from {missing}")
         # A launch that was cut short may have reached some workers. The job must start on all of
         # them together, so it is stopped where it runs, and launched again.
         if jobs:

@@ -8,8 +8,8 @@ from typing import Any
 from tpuctl.cloud.connect import open_cloud
 from tpuctl.errors import StoppedError, TpuctlError, WriteError
 from tpuctl.providers.port import Provider
-from tpuctl.providers.registry import is_plane
-from tpuctl.supervise.actions import Actions
+from tpuctl.providers.registry import is_control_plane
+from tpuctl.supervise.actions import CloudActions
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -32,7 +32,7 @@ from tpuctl.supervise.models import (
 )
 from tpuctl.supervise.plan import WatchPlan, plan_on_provider, plan_watch
 from tpuctl.supervise.provider_actions import ProviderActions, Supervised
-from tpuctl.supervise.state import Place, StateFile, next_state
+from tpuctl.supervise.state import Scope, StateFile, next_state
 from tpuctl.supervise.worker_actions import WorkerActions
 
 
@@ -67,19 +67,19 @@ def open_target(
     *,
     project: str | None = None,
     on_warning: Callable[[str], None] = lambda text: None,
-    kinds: tuple[MakeActions, MakeActions] = (Actions, ProviderActions),
+    kinds: tuple[MakeActions, MakeActions] = (CloudActions, ProviderActions),
 ) -> tuple[StateFile, MakePlan, MakeActions]:
     """Return the state file of a watch, and how to plan it and to act on its provider.
 
     `kinds` are the actions on a Cloud TPU and on any other provider. Raises UnsupportedError.
     """
-    if is_plane(owner):
-        cloud = open_cloud(project, plane=owner.abilities.name, on_warning=on_warning)
+    if is_control_plane(owner):
+        cloud = open_cloud(project, control_plane=owner.abilities.name, on_warning=on_warning)
         plan = partial(plan_watch, cloud, name, check=owner.abilities.check)
         return StateFile(cloud.api, name), plan, partial(kinds[0], cloud)
     if not isinstance(owner, Supervised):
         raise owner.abilities.refuse("watch", name=name)
-    store = StateFile(Place(owner.abilities.name, owner.endpoint), name)
+    store = StateFile(Scope(owner.abilities.name, owner.endpoint), name)
     return store, partial(plan_on_provider, owner, name), partial(kinds[1], owner)
 
 

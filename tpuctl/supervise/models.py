@@ -122,7 +122,7 @@ class WatchEnd:
 
 @dataclass(frozen=True)
 class WatchState:
-    """Everything that must survive this process; saved before every step.
+    """The state that must survive this process; saved before every step.
 
     `recipe` creates another such TPU. `open` is the attempt in progress. `serial` numbers the jobs,
     so that their names are unique. `replaced` counts bad hosts in a row, `spent_usd` is the cost of
@@ -181,9 +181,9 @@ TpuKind = Literal["unknown", "none", "coming", "usable", "dead", "leaving", "sto
 
 @dataclass(frozen=True)
 class TpuObservation:
-    """What the service says about the TPU.
+    """The state of the TPU according to the service.
 
-    `unknown`: the service did not answer. `leaving`: it is being deleted, and not by us.
+    `unknown`: the service did not answer. `leaving`: something else is deleting it.
     `on_purpose`: it or a VM of it is gone because a user or a guard deleted it while it was alive.
     `why_gone`: why it is gone, if that is known. `healthy`: the service reports no problem.
     `past_s`: for how long it has been coming up or under repair.
@@ -215,7 +215,7 @@ class JobObservation:
 
 @dataclass(frozen=True)
 class WorkersObservation:
-    """What the workers say: errors by worker, unfit workers, and jobs.
+    """The state of the workers: errors by worker, unfit workers, and jobs.
 
     `job` is the open attempt's job on each worker that has it. `remains` are obsolete jobs of this
     watch that still run, `strangers` jobs of another watch.
@@ -239,7 +239,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything observed since the last step.
+    """All observations since the last step.
 
     `trouble_s`: for how long the service has called the TPU usable while its workers were not.
     `failing_s`: for how long the job has been seen as failed. `refused`: the error of the last

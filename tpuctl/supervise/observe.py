@@ -72,7 +72,7 @@ def observe_tpu(
 
 
 def resource_id(resource: Resource) -> str:
-    """Return what tells a resource from a later one of the same name."""
+    """Return what distinguishes a resource from a later one of the same name."""
     if isinstance(resource, Node):
         return resource.id
     return f"queued {resource.created.isoformat()}"

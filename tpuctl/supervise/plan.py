@@ -65,9 +65,9 @@ def resolve_watch_zones(
 
 @dataclass(frozen=True)
 class WatchPlan(Outcome):
-    """The TPU and the job that a watch would look after, and the price of a replacement.
+    """The TPU and the job that a watch would supervise, and the price of a replacement.
 
-    `state` is that of the TPU, None where there is none. `goes_on_with` is a running job that an
+    `state` is that of the TPU, None if it does not exist. `goes_on_with` is a running job that an
     earlier watch started.
     """
 
@@ -143,7 +143,7 @@ def plan_watch(
 ) -> WatchPlan:
     """Decide where the watch starts; only reads. `check` refuses options without an effect.
 
-    Raises NotFoundError where there is no TPU and no type to create, AlreadyExistsError where an
+    Raises NotFoundError if there is no TPU and no type to create, AlreadyExistsError if an
     earlier watch runs another job, and MissingExtraError.
     """
     require_extra(for_folders=spec.code is not None)
@@ -190,7 +190,9 @@ def plan_on_provider(
     if known is None and not options.accelerator_type:
         title = provider.abilities.title
         hint = "Add --accelerator-type."
-        raise NotFoundError(f"There is no TPU {name} on {title}, and no type to create.", hint=hint)
+        raise NotFoundError(
+            f"TPU {name} not found on {title}, and no type to create was given.", hint=hint
+        )
     recipe = replace(known or CreateOptions(name, ""), **options.given)
     provider.abilities.check(recipe)
     state = replace(state or WatchState(uuid.uuid4().hex, name, recipe), recipe=recipe)
@@ -252,7 +254,7 @@ def _recipe(name: str, resource: Resource | None, options: WatchOptions) -> Crea
         return replace(clone_options(resource.requested), name=name, **given)
     if options.zones is None:
         raise UsageError(
-            f"No zone to create {name} in: there is no --zone, and none is set.",
+            f"No zone to create {name} in: --zone is not given, and no zone is set.",
             hint="--zone auto tries every zone that has the type.",
         )
     return CreateOptions(name, **given)

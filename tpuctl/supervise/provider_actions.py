@@ -92,14 +92,14 @@ class ProviderActions(WorkerActions):
     def _type(self) -> str:
         return self._usable().accelerator_type
 
-    def _place(self) -> object:
+    def _workers_key(self) -> object:
         return self._usable().id
 
     def _reach(self) -> Reached:
         return self._provider.reach(self._usable().name, self._login)
 
     def _usable(self) -> Tpu:
-        assert self._tpu, "only a usable TPU is asked"
+        assert self._tpu, "only the workers of a usable TPU are asked"
         return self._tpu
 
 

@@ -26,11 +26,11 @@ SCHEMA = "tpuctl-relay/1"
 PAUSE_S = 300.0
 """How long to wait before all providers are asked again, when none had a TPU."""
 
-LegEnd = Literal["", "done", "crash", "stopped", "ended", "refused"]
+PartEnd = Literal["", "done", "crash", "stopped", "ended", "refused"]
 
 
 @dataclass(frozen=True)
-class Leg:
+class JobPart:
     """One provider's part of the job, and what it has used; `end` is empty while it runs.
 
     `ended`: the TPU is gone or its time is over, the job is not done. `refused`: there was no TPU;
@@ -43,7 +43,7 @@ class Leg:
     accelerator_type: str
     name: str
     began: datetime
-    end: LegEnd = ""
+    end: PartEnd = ""
     reason: str = ""
     exit_code: int | None = None
     crashes: int = 0
@@ -56,26 +56,26 @@ class Leg:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All legs of one command, oldest first."""
+    """All parts of one command, oldest first."""
 
     id: str
-    legs: tuple[Leg, ...] = ()
+    legs: tuple[JobPart, ...] = ()
     is_over: bool = False
 
     @property
-    def open(self) -> Leg | None:
-        """The leg that runs, or ran when this command was killed."""
+    def open(self) -> JobPart | None:
+        """The part that runs, or ran when this command was killed."""
         return self.legs[-1] if self.legs and not self.legs[-1].end else None
 
     @property
     def crashes(self) -> int:
         """How often the job itself has failed."""
-        return sum(leg.crashes for leg in self.legs)
+        return sum(part.crashes for part in self.legs)
 
-    def with_leg(self, leg: Leg) -> "Ledger":
-        """Return the ledger with a leg added or changed."""
-        kept = tuple(each for each in self.legs if each.number != leg.number)
-        return replace(self, legs=(*kept, leg))
+    def with_part(self, part: JobPart) -> "Ledger":
+        """Return the ledger with a part added or changed."""
+        kept = tuple(each for each in self.legs if each.number != part.number)
+        return replace(self, legs=(*kept, part))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class End:
 
 
 def next_step(ledger: Ledger, places: tuple[str, ...], *, max_crashes: int) -> Go | Pause | End:
-    """Decide what to do after the legs so far; `places` are PROVIDER:TYPE, in their order."""
+    """Decide what to do next; `places` are PROVIDER:TYPE, in their order."""
     if not ledger.legs:
         return Go(0)
     last = ledger.legs[-1]
@@ -112,15 +112,15 @@ def next_step(ledger: Ledger, places: tuple[str, ...], *, max_crashes: int) -> G
     if last.end == "crash":
         return _after_crash(ledger, last, here, max_crashes)
     round_ = ledger.legs[-len(places) :]
-    if here == len(places) - 1 and all(leg.end == "refused" for leg in round_):
-        if any(leg.may_come for leg in round_):
+    if here == len(places) - 1 and all(part.end == "refused" for part in round_):
+        if any(part.may_come for part in round_):
             return Pause()
-        text = "; ".join(f"{leg.provider}: {leg.reason}" for leg in round_)
+        text = "; ".join(f"{part.provider}: {part.reason}" for part in round_)
         return End(NoCapacityError(f"None of these has a TPU. {text}", hint="tpuctl offers"))
     return Go((here + 1) % len(places))
 
 
-def _after_crash(ledger: Ledger, last: Leg, here: int, max_crashes: int) -> Go | End:
+def _after_crash(ledger: Ledger, last: JobPart, here: int, max_crashes: int) -> Go | End:
     if ledger.crashes < max_crashes:
         return Go(here)
     times = "" if ledger.crashes == 1 else f" {ledger.crashes} times; the last time"
@@ -134,7 +134,7 @@ def _after_crash(ledger: Ledger, last: Leg, here: int, max_crashes: int) -> Go |
 
 @dataclass(frozen=True)
 class RelayPlan(Outcome):
-    """Where the job would run, in this order, and what that costs; `resumes` is an open leg."""
+    """Where the job would run, in this order, and what that costs; `resumes` is an open part."""
 
     command: tuple[str, ...]
     checkpoints: str
@@ -146,10 +146,10 @@ class RelayPlan(Outcome):
 
 @dataclass(frozen=True)
 class RelayResult(Outcome):
-    """The legs of the job, and the ledger: hours of TPUs, compute units and dollars of all."""
+    """The parts of the job, and the ledger: hours of TPUs, compute units and dollars of all."""
 
     checkpoints: str
-    attempts: tuple[Leg, ...]
+    attempts: tuple[JobPart, ...]
     hours: float
     units: float
     usd: float
@@ -163,13 +163,13 @@ class RelayResult(Outcome):
 
 def sum_up(ledger: Ledger, checkpoints: str, error: TpuctlError | None) -> RelayResult:
     """Add up the ledger."""
-    legs = ledger.legs
+    parts = ledger.legs
     return RelayResult(
         checkpoints,
-        legs,
-        round(sum(leg.hours for leg in legs), 4),
-        round(sum(leg.units or 0.0 for leg in legs), 4),
-        round(sum(leg.usd or 0.0 for leg in legs), 4),
+        parts,
+        round(sum(part.hours for part in parts), 4),
+        round(sum(part.units or 0.0 for part in parts), 4),
+        round(sum(part.usd or 0.0 for part in parts), 4),
         error,
     )
 
@@ -184,14 +184,14 @@ class LedgerFile:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only process with this command; raises TryAgainError."""
+        """Hold the lock of this command; raises TryAgainError."""
         ensure_folder(self.folder, private=True)
         busy = "Another process runs this command."
         with locked(self._path.with_suffix(".lock"), wait_s=0, busy=busy):
             yield
 
     def load(self, *, fresh: bool = False) -> Ledger:
-        """Read the ledger; a new one where there is none, or where the job has ended."""
+        """Read the ledger; a new one if it is missing or the job has ended."""
         stamp = self._path.stat().st_mtime_ns if self._path.exists() else 0
         new = Ledger(f"{self.id[:6]}{hashlib.sha256(str(stamp).encode()).hexdigest()[:4]}")
         try:

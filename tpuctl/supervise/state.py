@@ -44,7 +44,7 @@ def next_state(state: WatchState, step: Step, seen: Observation, now: datetime) 
     """Return the state to save before a step is carried out.
 
     Everything is saved before it is done: a watch that is killed in between finds in the file what
-    it may have started, and looks whether it did.
+    it may have started, and checks whether it did.
     """
     state = _with_observation(state, seen)
     match step:
@@ -108,8 +108,8 @@ class SavedWatch:
     memory: WatchState
 
 
-class Place(NamedTuple):
-    """What tells watches of the same name apart: a project or a provider, and its address."""
+class Scope(NamedTuple):
+    """What distinguishes watches of the same name: a project or provider, and its address."""
 
     project: str
     endpoint: str | None
@@ -118,7 +118,7 @@ class Place(NamedTuple):
 class StateFile:
     """The file of one watch; there is one for each name, project and endpoint."""
 
-    def __init__(self, api: TpuApi | Place, name: str, folder: Path | None = None) -> None:
+    def __init__(self, api: TpuApi | Scope, name: str, folder: Path | None = None) -> None:
         place = hashlib.sha256(f"{api.project}\0{api.endpoint}\0{name}".encode()).hexdigest()[:8]
         readable = re.sub(r"[^a-z0-9-]", "_", name)[:63]
         self.name = name
@@ -126,7 +126,7 @@ class StateFile:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only watch of this name within the block; raises TryAgainError."""
+        """Hold the lock of this watch within the block; raises TryAgainError."""
         lock = self.path.with_suffix(".lock")
         ensure_folder(lock.parent, private=True)
         try:

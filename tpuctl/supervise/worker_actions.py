@@ -1,4 +1,4 @@
-"""What a watch does on the workers of a TPU, whichever provider it is from."""
+"""The actions of a watch on the workers of a TPU, with any provider."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,12 +36,12 @@ TAIL_LINES = 20
 
 
 def attempt_variables(number: int) -> dict[str, str]:
-    """Return what a job is told about its attempt."""
+    """Return the variables that tell a job about its attempt."""
     return {ATTEMPT: str(number), **({RESUME: "1"} if number > 1 else {})}
 
 
 class WorkerActions:
-    """The side effects of a watch; raises TpuctlErrors. A subclass has those at the provider."""
+    """The side effects of a watch; raises TpuctlErrors. A subclass adds those at the provider."""
 
     clock: Clock
 
@@ -78,8 +78,8 @@ class WorkerActions:
     def _type(self) -> str:
         raise NotImplementedError
 
-    def _place(self) -> object:
-        """Return what changes when the workers are others."""
+    def _workers_key(self) -> object:
+        """Return a key that changes when the workers change."""
         raise NotImplementedError
 
     def _reach(self) -> Reached:
@@ -87,7 +87,7 @@ class WorkerActions:
 
     def _workers(self) -> tuple[tuple[Host, ...], Access]:
         """Return the workers of the TPU that was observed last; sends them our key once."""
-        place = self._place()
+        place = self._workers_key()
         if self._reached is None or self._reached[0] != place:
             self._reached = (place, self._reach())
         return self._reached[1][:2]
@@ -100,7 +100,7 @@ class WorkerActions:
         return observe_workers(hosts, access, state, chips_per_worker=chips)
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
-        """Return what the job is told about its attempt."""
+        """Return the variables that tell the job about its attempt."""
         return attempt_variables(step.number)
 
     def launch(self, spec: JobSpec, step: LaunchJob) -> None:

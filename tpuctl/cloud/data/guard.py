@@ -92,7 +92,7 @@ def look(options: argparse.Namespace) -> tuple[float, str]:
         if maker and made_by != [options.create_id]:
             return LONGEST_WAIT_S, f"{queued} holds more than this TPU"
         call(options, "DELETE", f"{queued}?force=true" if maker else path, token)
-    return AFTER_DELETE_S, f"{path} is over its time: deletion asked for"
+    return AFTER_DELETE_S, f"{path} has expired: deletion requested"
 
 
 def stagger_s(options: argparse.Namespace) -> int:

@@ -54,7 +54,7 @@ class ComputeApi:
     def __init__(self, connection: Connection, *, project: str, policy: RetryPolicy) -> None:
         self.project = segment("project", project)
         # Not that of the Cloud TPU API, even where one emulator serves both: an entry of the
-        # journal belongs to one plane.
+        # journal belongs to one control plane.
         self.endpoint = f"{connection.endpoint.address}/compute/v1"
         self.emulated, self.clock = connection.endpoint.is_local, connection.clock
         self._connection, self._read_s = connection, policy.read_deadline_s
@@ -64,7 +64,7 @@ class ComputeApi:
         self._slices = Slices(self._http, self.project, self.clock, self._departure)
 
     def create_node(self, request: NodeRequest) -> Operation:
-        """Create a VM or a slice; the same request again goes on where it was interrupted."""
+        """Create a VM or a slice; the same request again resumes where it was interrupted."""
         kind, _ = kind_of(request)
         segment("TPU", request.name)
         context = self._doing("create TPU", request.name, request.zone)
@@ -165,14 +165,14 @@ class ComputeApi:
     def create_queued_resource(
         self, request: NodeRequest, *, valid_for_s: float | None = None
     ) -> Operation:
-        """Refuse: a flex-start TPU waits by itself."""
+        """Refuse: a flex-start TPU waits without a queue."""
         raise UnsupportedError("Compute Engine has no queued resources.", hint="Use --flex.")
 
     delete_queued_resource = create_queued_resource
 
     def get_queued_resource(self, name: str, *, zone: str) -> QueuedResource:
         """Raise NotFoundError: there are none."""
-        raise NotFoundError(f"There is no queued resource {name} on Compute Engine.")
+        raise NotFoundError(f"Queued resource {name} not found on Compute Engine.")
 
     def list_queued_resources(self, zone: str) -> Listing[QueuedResource]:
         """Return nothing: a TPU that waits is a TPU that is PENDING."""

@@ -70,7 +70,7 @@ class ComputeHttp:
         yield from self._pages("GET", f"{self._base}/compute/v1/{path}", context, query)
 
     def posted_pages(self, path: str, context: RequestContext) -> Iterator[Json]:
-        """Read all pages of a list that is asked for with POST."""
+        """Read all pages of a list that is requested with POST."""
         yield from self._pages("POST", f"{self._base}/compute/v1/{path}", context, {})
 
     def quota_pages(self, project: str, context: RequestContext) -> Iterator[Json]:
@@ -87,14 +87,14 @@ class ComputeHttp:
         query: Mapping[str, str],
         size: str = "maxResults",
     ) -> Iterator[Json]:
-        asked = {**query, size: str(PAGE_SIZE)}
+        page_query = {**query, size: str(PAGE_SIZE)}
         for _ in range(_MAX_PAGES):
-            page = self._send(method, url, context, None, asked)
+            page = self._send(method, url, context, None, page_query)
             yield page
             if not page.get("nextPageToken"):
                 return
-            asked["pageToken"] = str(page["nextPageToken"])
-        raise UnavailableError(f"{context.doing}: the list does not end.")
+            page_query["pageToken"] = str(page["nextPageToken"])
+        raise UnavailableError(f"{context.doing}: the list is endless.")
 
     def _send(
         self,

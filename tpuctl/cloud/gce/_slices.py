@@ -37,8 +37,8 @@ class Slices:
     def create(self, request: NodeRequest, context: RequestContext) -> Json:
         """Make the parts that are missing; return the operation that makes the group.
 
-        Each part is sent with an id of its own, and says in its description which request it
-        belongs to. So a repetition of the same request goes on where it was interrupted.
+        Each part is sent with its own id, and says in its description which request it
+        belongs to. So a repetition of the same request resumes where it was interrupted.
         """
         mark, (zone, project) = self._mark(request, context), (request.zone, self._project)
         policies = f"projects/{project}/regions/{region_of(zone)}/resourcePolicies"
@@ -64,7 +64,7 @@ class Slices:
         return known if known and is_same else mark_of(request, self._clock.now())
 
     def read(self, name: str, zone: str, context: RequestContext) -> Node | None:
-        """Read a slice, or what is left of it; None where there is nothing of that name."""
+        """Read a slice, or what is left of it; None if nothing has that name."""
         with suppress(NotFoundError):  # The group may go between two requests.
             if node := self._read_group(name, zone, context):
                 return node

@@ -29,7 +29,7 @@ _LONGEST_BASE, _LONGEST_PART = 49, 40
 
 @dataclass(frozen=True)
 class Mark:
-    """What the description of each part of a slice says; it carries no labels."""
+    """The content of the description of each part of a slice, which has no labels."""
 
     create_id: str
     name: str

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from tpuctl.datasets.formats.records import Digest, Glance
+from tpuctl.datasets.formats.records import Digest, Preview
 from tpuctl.errors import InvalidInputError
 from tpuctl.lazy import need_modules
 
@@ -20,7 +20,7 @@ class Container(Protocol):
     def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
         """Make `shard` of the TFRecords in `part`, whose digest is `known`; raises WriteError.
 
-        A kill leaves either of them whole. `index` is the number of the shard.
+        If it is killed, one of the two is complete. `index` is the number of the shard.
         """
         ...
 
@@ -28,7 +28,7 @@ class Container(Protocol):
         """Yield where each record begins, and the record."""
         ...
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records without reading their images, as far as the format allows."""
         ...
 
@@ -36,7 +36,7 @@ class Container(Protocol):
 def open_container(name: str, encode: str) -> Container:
     """Return a format by its name, for images of an encoding.
 
-    Raises MissingExtraError, and InvalidInputError for a format that is not known here.
+    Raises MissingExtraError, and InvalidInputError for an unknown format.
     """
     if name == "tfrecord":
         from tpuctl.datasets.formats._tfrecord import TfRecord

@@ -14,7 +14,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from tpuctl.codec import open_regular
 from tpuctl.datasets.formats._tfrecord import digest_file, read_frames
-from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Preview
 from tpuctl.storage.local import publish, translated_write_errors
 
 _OPTIONS = "group_size:1,uncompressed"
@@ -25,7 +25,7 @@ class ArrayRecord:
     """A shard for Grain; its records are `tf.train.Example`s."""
 
     def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
-        """Write it beside the part and give it its name when it is complete."""
+        """Write it next to the part, and rename it when it is complete."""
         packing = shard.with_suffix(".packing")
         with translated_write_errors(packing), part.open("rb") as records:
             packing.unlink(missing_ok=True)
@@ -60,10 +60,10 @@ class ArrayRecord:
             with contextlib.suppress(RuntimeError):
                 reader.close()
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records; this format has to read their images too."""
         for _, record in self.read(path):
-            yield Glance(len(record), record, partial(bytes, record))
+            yield Preview(len(record), record, partial(bytes, record))
 
 
 def _damaged(number: int, error: Exception) -> DamagedRecordError:
@@ -72,7 +72,7 @@ def _damaged(number: int, error: Exception) -> DamagedRecordError:
 
 
 def _refusal(error: RuntimeError, path: Path) -> OSError:
-    """Turn what the library says when it cannot write into what the system said to it."""
+    """Turn the library's write error into the OSError that caused it."""
     said = str(error).lower()
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
     code = next((code for code in codes if os.strerror(code).lower() in said), errno.EIO)

@@ -22,7 +22,7 @@ from tpuctl.datasets.formats.records import (
     DamagedRecordError,
     Digest,
     Feature,
-    Glance,
+    Preview,
     decode_example,
     encode_example,
 )
@@ -32,7 +32,7 @@ _PICTURE_SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "raw": "rgb", 
 
 
 class Tar:
-    """A shard for webdataset; `encode` decides about the suffix of the images."""
+    """A shard for webdataset; `encode` determines the suffix of the images."""
 
     def __init__(self, encode: str) -> None:
         self._suffix = _PICTURE_SUFFIXES[encode]
@@ -57,7 +57,7 @@ class Tar:
         for offset, record in self._records(path):
             yield offset, record.whole()
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records without their images."""
         for _, record in self._records(path):
             yield record
@@ -74,7 +74,7 @@ class Tar:
             _put(tar, f"{stem}.cls", str(label).encode())
         _put(tar, f"{stem}.{self._suffix}", picture)
 
-    def _records(self, path: Path) -> Iterator[tuple[int, Glance]]:
+    def _records(self, path: Path) -> Iterator[tuple[int, Preview]]:
         """Pair each JSON file with the image that follows it under the same stem."""
         described: tuple[int, str, dict[str, Any]] | None = None
         for member, data in _members(path):
@@ -86,7 +86,7 @@ class Tar:
                     raise DamagedRecordError(member.offset, "an image without its JSON file")
                 offset, _, document = described
                 whole = partial(_whole, document, data, offset)
-                yield offset, Glance(member.size, encode_example(_features(document)), whole)
+                yield offset, Preview(member.size, encode_example(_features(document)), whole)
                 described = None
         if described is not None:
             raise DamagedRecordError(described[0], "a truncated record")

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import google_crc32c
 
 from tpuctl.codec import open_regular
-from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Glance
+from tpuctl.datasets.formats.records import DamagedRecordError, Digest, Preview
 from tpuctl.storage.local import publish
 
 _LENGTH = struct.Struct("<Q")
@@ -30,7 +30,7 @@ _SMALL_FEATURES_BYTES = 8192
 
 
 class TfRecord:
-    """The format that shards are written in; to pack one is to give it its name."""
+    """The format that shards are written in, so that packing one only renames it."""
 
     def pack(self, part: Path, shard: Path, index: int, known: Digest) -> Digest:
         """Rename the part; its digest is known already."""
@@ -42,7 +42,7 @@ class TfRecord:
         with open_regular(path) as file:
             yield from read_frames(file)
 
-    def glance(self, path: Path) -> Iterator[Glance]:
+    def preview(self, path: Path) -> Iterator[Preview]:
         """Yield the records, skipping their images."""
         with open_regular(path) as file:
             position, size = 0, os.fstat(file.fileno()).st_size
@@ -50,13 +50,13 @@ class TfRecord:
                 length = record_length(header, position, size)
                 start = position + HEADER_BYTES
                 head = file.read(min(length, _SMALL_FEATURES_BYTES))
-                yield Glance(length, head, partial(_read_range, path, start, length))
+                yield Preview(length, head, partial(_read_range, path, start, length))
                 position = start + length + FOOTER_BYTES
                 file.seek(position)
 
 
 class RecordWriter:
-    """Append records to an open file, past its buffer, and keep the checksums of all of it.
+    """Append records to an open file, unbuffered, and keep checksums of the whole file.
 
     Without `sha256`, its digest is empty: that alone costs as much as everything else.
     """
@@ -68,7 +68,7 @@ class RecordWriter:
         self.size_bytes = 0
 
     def write(self, *pieces: bytes) -> None:
-        """Append one record, in the pieces that it is made of: they are not joined first."""
+        """Append one record, given in pieces, without joining them first."""
         length, crc = _LENGTH.pack(sum(map(len, pieces))), 0
         for piece in pieces:
             crc = google_crc32c.extend(crc, piece)
@@ -128,7 +128,7 @@ def _read_range(path: Path, start: int, length: int) -> bytes:
 
 
 def digest_file(path: Path) -> Digest:
-    """Read a whole file for its checksums; an OSError passes."""
+    """Read a whole file for its checksums; raises OSError."""
     crc, sha, size = 0, hashlib.sha256(), 0
     with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -139,7 +139,7 @@ def digest_file(path: Path) -> Digest:
 
 
 def _write_through(descriptor: int, data: Sequence[bytes]) -> None:
-    """Write all of it: after a kill nothing waits in a buffer. An OSError passes."""
+    """Write all of it, so that a kill loses no buffered data; raises OSError."""
     written = os.writev(descriptor, data)
     rest = b"".join(data)[written:] if written < sum(map(len, data)) else b""
     while rest:

@@ -31,7 +31,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class DamagedRecordError(Exception):
-    """A record that is not what was written. Never leaves the package."""
+    """A damaged record; never raised outside the package."""
 
     def __init__(self, offset: int, what: str, unit: str = "byte") -> None:
         super().__init__(f"{what} at {unit} {offset}")
@@ -47,7 +47,7 @@ class Digest:
 
 
 @dataclass(frozen=True)
-class Glance:
+class Preview:
     """The beginning of a record: its features without the image; `whole` reads all of it."""
 
     length: int

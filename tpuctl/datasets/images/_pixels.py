@@ -1,4 +1,4 @@
-"""From many pixels to few, and how the small image is stored in its record."""
+"""Resize images, and encode and decode the small ones for records."""
 
 import math
 from collections.abc import Callable

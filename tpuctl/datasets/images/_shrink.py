@@ -1,4 +1,4 @@
-"""A file's bytes in, a small sRGB image out: decode what is needed, refuse what is broken."""
+"""Turn the bytes of an image file into a small sRGB image, and reject broken files."""
 
 import re
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _TURNS = {
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A small image, the size of the original as it is looked at, and what was done to it."""
+    """A small image, the displayed size of the original, and what was done to it."""
 
     pixels: Pixels
     original_width: int
@@ -53,9 +53,9 @@ class Shrunk:
 
 
 def prepare_decoders() -> None:
-    """Keep the libraries to one core each: the processes are what runs in parallel.
+    """Limit each library to one thread, because processes run in parallel.
 
-    Pillow's own limit of pixels is lifted, for the memory decides.
+    Removes Pillow's limit of pixels: memory is limited instead.
     """
     cv2.setNumThreads(1)
     Image.MAX_IMAGE_PIXELS = None
@@ -120,7 +120,7 @@ def _plan(
     mode: Mode,
     fidelity: Fidelity,
 ) -> tuple[list[Fit], list[Fit], list[int]]:
-    """Fit an image as it is looked at and as it is stored; how much smaller to decode it."""
+    """Plan the fit of an image as displayed and as stored, and the scale to decode it at."""
     turned = header.orientation >= 5
     shown = (header.height, header.width) if turned else (header.width, header.height)
     fits = [plan_fit(*shown, size, mode) for size in sizes]

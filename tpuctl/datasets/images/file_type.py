@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes and never by its name.
+"""The type of a file, by its first bytes and never by its name.
 
 The one sniffer: presize takes as images what it recognises, and `profile run FOLDER` too. What is
 recognised and not `DECODABLE` is refused with its name instead of being taken for a broken file.
@@ -59,6 +59,6 @@ def sniff(head: bytes) -> str | None:
     return None
 
 
-def claims_to_be_an_image(name: str) -> bool:
-    """Whether a file's name promises an image."""
+def has_image_suffix(name: str) -> bool:
+    """Whether a file's name has the suffix of an image."""
     return os.path.splitext(name)[1].lower() in PHOTOGRAPH_SUFFIXES

@@ -18,7 +18,7 @@ _BAND_PIXELS, _BAND_BYTES = 1 << 20, 48
 
 @dataclass(frozen=True)
 class Canvas:
-    """Columns, rows, and what decoding takes at most."""
+    """Columns, rows, and the memory that decoding takes at most."""
 
     width: int
     height: int
@@ -26,7 +26,7 @@ class Canvas:
     orientation: int = 1
 
     def memory_bytes(self, denominator: int) -> int:
-        """What decoding takes: these formats are always decoded whole."""
+        """The memory for decoding: these formats are always decoded whole."""
         return self.decode_bytes
 
 

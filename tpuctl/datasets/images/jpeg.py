@@ -42,7 +42,7 @@ class JpegHeader:
         return len(self.sampling)
 
     def memory_bytes(self, denominator: int) -> int:
-        """What decoding at 1/denominator takes at most."""
+        """The maximum memory for decoding at 1/denominator."""
         decoded = -(-self.width // denominator) * -(-self.height // denominator)
         whole = self._coefficient_bytes if self.progressive or self.several_scans else 0
         # The pixels, a copy with an even edge or in Pillow's layout, and the first reduction.

@@ -32,7 +32,7 @@ Admit = Callable[[int], AbstractContextManager[None]]
 
 
 class Admission:
-    """Lets workers decode at once while each keeps to its share; a larger image goes alone.
+    """Lets workers decode at once while each keeps to its share; a larger image is decoded alone.
 
     Two lock files work between processes as a fair read-write lock: `room` is held while decoding,
     shared or alone, and `gate` while waiting for it. Without the gate, a stream of small images
@@ -84,7 +84,7 @@ class Admission:
 
 @contextmanager
 def limited_memory(more_bytes: int) -> Iterator[None]:
-    """Let this process allocate so much more: beyond, its allocations fail."""
+    """Limit how much more this process can allocate; beyond that, allocations fail."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     limit = pages * resource.getpagesize() + more_bytes + _SLACK_BYTES

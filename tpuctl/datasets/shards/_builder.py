@@ -76,7 +76,7 @@ class ShardBuilder:
         self._count(picture.key, small.flags)
 
     def leave_out(self, index: int, data: bytes, bad: BadImageError) -> None:
-        """Write down that an image cannot be used; raises WriteError."""
+        """Record that an image cannot be used; raises WriteError."""
         picture = self.job.pictures[index]
         sha256 = hashlib.sha256(data).hexdigest() if data else None
         line = Quarantined(picture.key, bad.reason, bad.detail, max(0, picture.bytes), sha256)
@@ -155,11 +155,11 @@ def build_together(
     originals: Originals,
     admit: Admit,
     crashed: Mapping[int, str],
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> tuple[FinishedShard, ...]:
     """Build shards of the same images at several sizes, each image decoded once for all.
 
-    `tell` is called with the number of each image before it is read. Raises WriteError,
+    `report` is called with the number of each image before it is read. Raises WriteError,
     SourceChangedError, and what reading from a bucket raises.
     """
     pictures = builders[0].job.pictures
@@ -169,9 +169,9 @@ def build_together(
         missing = range(min(builder.position for builder in builders), len(pictures))
         originals.begin([pictures[index] for index in missing if index not in crashed])
         for index in missing:
-            tell(index)
+            report(index)
             _add(builders, originals, admit, index, crashed.get(index))
-        tell(len(pictures))
+        report(len(pictures))
     return tuple(builder.finish() for builder in builders)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpuctl.codec import open_regular
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
-from tpuctl.datasets.places import bucket_of
+from tpuctl.datasets.locations import bucket_of
 from tpuctl.datasets.plan import PlannedPicture
 from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError

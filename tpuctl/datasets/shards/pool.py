@@ -33,17 +33,17 @@ _FAILED_STARTS = 3
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Claim = Callable[[ShardJob], bool]
-"""Whether a shard is to be built here; asked just before it is begun, by any thread."""
+"""Whether to build a shard here; called just before it is started, by any thread."""
 
 
 def claim_all(job: ShardJob) -> bool:
-    """Build every shard that is asked for."""
+    """Build every requested shard."""
     return True
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker needs to know."""
+    """The settings that every worker gets."""
 
     source: str
     work: str

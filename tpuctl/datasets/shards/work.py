@@ -41,7 +41,7 @@ class Work:
 
     @property
     def structure(self) -> Path:
-        """What the elements of a cache look like, and which cache it is."""
+        """The structure of a cache's elements, and the id of the cache."""
         return self.folder / "structure.json"
 
     def part(self, job: str) -> Path:
@@ -49,7 +49,7 @@ class Work:
         return self.folder / f"{job}.part"
 
     def left_out(self, job: str) -> Path:
-        """What that shard leaves out so far."""
+        """The images left out of that shard so far."""
         return self.folder / f"{job}.left-out"
 
     def shard(self, job: str) -> Path:

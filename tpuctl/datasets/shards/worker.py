@@ -34,7 +34,7 @@ def main() -> None:
     admit = Admission(Path(setup["work"]), **limits)
     originals = open_originals(setup["source"], most_bytes=setup["image_bytes"] // 2)
 
-    def tell(index: int) -> None:
+    def report(index: int) -> None:
         channel.send(phase=AT_WORK, at=index)
 
     for document in requests:
@@ -50,7 +50,7 @@ def main() -> None:
         ]
         crashed = {int(index): detail for index, detail in document["crashed"].items()}
         try:
-            done = build_together(builders, originals, admit, crashed, tell)
+            done = build_together(builders, originals, admit, crashed, report)
         except TpuctlError as error:
             channel.send(error=error.code, message=str(error), hint=error.hint)
         else:

@@ -191,7 +191,7 @@ def spawned_processes(program: Program) -> Iterator[Hit]:
 
 @cache
 def equivalents() -> dict[str, str | None]:
-    """Return what torch_xla's names are in torch_tpu; None where there is nothing yet."""
+    """Return what torch_xla's names are in torch_tpu; None if there is nothing yet."""
     document = json.loads((DATA / "moving.json").read_text(encoding="utf-8"))
     names: dict[str, str | None] = document["torch_tpu"]["names"]
     return names

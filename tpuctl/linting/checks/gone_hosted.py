@@ -140,7 +140,7 @@ def retired_chips(program: Program) -> Iterator[Hit]:
 
 
 def tensorflow_on_hosted(program: Program) -> Iterator[Hit]:
-    """Find TPUStrategy where no TensorFlow that drives a TPU can be had."""
+    """Find TPUStrategy where no TensorFlow that drives a TPU is available."""
     target = program.target
     service = "Kaggle" if target.name.startswith("kaggle") else "Colab"
     for call in program.calls_of(*RESOLVERS[:1], *RESOLVERS[2:], *STRATEGIES[:2]):

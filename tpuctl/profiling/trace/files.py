@@ -60,7 +60,7 @@ def find_capture(path: Path) -> Capture:
     """
     try:
         if not path.exists():
-            raise NotFoundError(f"There is no trace {path}.", hint=HINT)
+            raise NotFoundError(f"The trace {path} does not exist.", hint=HINT)
         if path.is_dir():
             return _newest(path)
         if not path.is_file():
@@ -76,7 +76,7 @@ def _newest(folder: Path) -> Capture:
         if file.name.endswith(SUFFIXES) and file.is_file():
             runs[file.parent].append(file)
     if not runs:
-        raise NotFoundError(f"There is no .xplane.pb file in {folder}.", hint=HINT)
+        raise NotFoundError(f"No .xplane.pb file found in {folder}.", hint=HINT)
     newest, *others = sorted(runs, key=lambda run: _age(run, runs[run]), reverse=True)
     return Capture(tuple(sorted(runs[newest])), tuple(others))
 

@@ -192,7 +192,7 @@ def reason_of(error: Mapping[str, Any]) -> str:
 
 
 def as_error(refused: Refused, doing: str) -> TpuctlError:
-    """Make our error of an answer that has no meaning of its own for the request."""
+    """Make our error for a reply that has no specific meaning for the request."""
     text = f"Could not {doing}: {refused or 'no message'} (status {refused.status})."
     if refused.status == 403:
         return PermissionDeniedError(text, hint=f"Check the account; a new login: {LOGIN}")

@@ -38,7 +38,7 @@ def type_of(accelerator: str) -> str:
 class Runtime:
     """A runtime of the account: ours, of another tool, or of a browser tab.
 
-    `id` is what both planes know it by; `url` and `token` lead to it until `expires`.
+    `id` is its name in both control planes; `url` and `token` lead to it until `expires`.
     """
 
     id: str
@@ -84,7 +84,7 @@ class ColabApi(Protocol):
         """Read the balance."""
 
     def eligible(self) -> dict[str, bool] | None:
-        """Return which accelerators the account may have; None where the plane does not say."""
+        """Return which accelerators the account may have; None if this API does not say."""
 
     def keep_alive(self, runtime_id: str) -> None:
         """Tell Colab that a runtime is in use."""
@@ -95,7 +95,7 @@ def refusal(reason: str, accelerator: str) -> TpuctlError:
     kind = type_of(accelerator)
     if reason == "DENYLISTED":
         return TpuctlError(
-            "Colab refuses this account: it is on its deny list.",
+            "Colab refuses this account: it is on Colab's deny list.",
             hint="Ask Colab's support; other providers: tpuctl offers",
         )
     if reason == "NOT_ELIGIBLE":
@@ -106,7 +106,7 @@ def refusal(reason: str, accelerator: str) -> TpuctlError:
     if reason == "QUOTA_EXCEEDED_USAGE_TIME":
         return QuotaExceededError(
             f"Colab refused a {kind}: the usage limit of this account is reached.",
-            hint="Units and rate: tpuctl offers --provider colab; others: tpuctl offers",
+            hint="Units and rate: tpuctl offers --provider colab; other providers: tpuctl offers",
         )
     if reason == "TOO_MANY_ACTIVE_RUNTIMES":
         return QuotaExceededError(

@@ -1,6 +1,6 @@
 """The proxy command of SSH to a runtime: a WebSocket that carries the bytes; run as a program.
 
-The token of the runtime is read from Colab here, so that it stands in no command line.
+The token of the runtime is read from Colab here, so that it is in no command line.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tpuctl.errors import (
     WorkerError,
     WorkerUnreachableError,
 )
-from tpuctl.providers.colab._planes import open_plane
+from tpuctl.providers.colab._control_planes import open_control_plane
 from tpuctl.providers.colab.api import Runtime
 from tpuctl.providers.colab.records import Records
 from tpuctl.storage.local import write_atomically
@@ -48,7 +48,7 @@ def find_runtime(name: str) -> Runtime:
     """Read a runtime with a fresh token; raises NotFoundError where it is gone."""
     record = Records().find(name)
     if record:
-        for runtime in open_plane(record.plane or None).list():
+        for runtime in open_control_plane(record.plane or None).list():
             if runtime.id == record.runtime_id:
                 return runtime
     raise NotFoundError(f"The runtime {name} is gone.", hint="tpuctl list --provider colab")

@@ -1,4 +1,4 @@
-"""Create a runtime: written down, guarded and asked for with one key, whatever happens between."""
+"""Create a runtime: record it, start its guard, then request it, always with the same key."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,14 +24,14 @@ from tpuctl.providers.port import HostedPlan
 def open_api(plane: str | None) -> ColabApi:
     """Open a control plane; raises MissingExtraError and NotLoggedInError."""
     try:
-        from tpuctl.providers.colab._planes import open_plane
+        from tpuctl.providers.colab._control_planes import open_control_plane
     except ImportError as error:
         if (error.name or "").startswith("tpuctl"):
             raise
         raise MissingExtraError(
             "Talking to Colab", extra="gcp", module=error.name or "google-auth"
         ) from error
-    return open_plane(plane or None)
+    return open_control_plane(plane or None)
 
 
 def find_runtime(api: ColabApi, record: Record) -> Runtime | None:
@@ -69,7 +69,7 @@ class Creation:
         return runtime, record
 
     def _intend(self) -> Record:
-        """Write down what will be asked for, and start its guard, before it is asked for."""
+        """Record the request and start its guard, before it is sent."""
         plan = self.plan
         now, units = self.api.clock.now(), plan.balance
         self.records.path(plan.name, "gone").unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The guard of a runtime: a process of its own that deletes it in time.
+"""The guard of a runtime: a separate process that deletes it in time.
 
-Colab itself knows no time to live. So this process outlives the command and the terminal that
+Colab itself has no time to live. So this process outlives the command and the terminal that
 started it, and deletes the runtime at `--ttl`, when the budget of units is spent, or when its job
 has ended and the output was fetched. It needs this machine to be on: else only Colab's own limit on
-idle runtimes is left. While a job of ours runs, it tells Colab that the runtime is in use.
+idle runtimes is left. While a job runs, it tells Colab that the runtime is in use.
 """
 
 import os
@@ -35,7 +35,7 @@ def has_guard(records: Records, name: str) -> bool:
 
 
 def start_guard(records: Records, name: str) -> None:
-    """Start the guard of a runtime in a session of its own, unless one runs."""
+    """Start the guard of a runtime in its own session, unless one runs."""
     if has_guard(records, name):
         return
     ensure_folder(records.folder, private=True)
@@ -89,15 +89,15 @@ class Guard:
         self._job_states, self._fetch = job_states, fetch
         self._kept_alive: datetime | None = None
 
-    def look(self) -> bool:
-        """Look once, and do what is due; False when there is nothing left to guard."""
+    def check(self) -> bool:
+        """Check once, and do what is due; False when there is nothing left to guard."""
         record = self._records.find(self._name)
         if record is None:
             return False
         runtimes = {each.id for each in self._api.list()}
         now = self._api.clock.now()
         if record.phase == "intended":
-            return self._look_for_intended(record, now)
+            return self._find_intended(record, now)
         if record.runtime_id not in runtimes:
             self._records.forget(record, TAKEN_AWAY)
             return False
@@ -117,7 +117,7 @@ class Guard:
             self._kept_alive = now
         return True
 
-    def _look_for_intended(self, record: Record, now: datetime) -> bool:
+    def _find_intended(self, record: Record, now: datetime) -> bool:
         """Look for the runtime of a create that has not been answered yet."""
         if self._records.is_being_created(self._name):
             return True
@@ -140,8 +140,8 @@ class Guard:
         return False
 
 
-def next_look_s(record: Record | None, now: datetime) -> float:
-    """Return the seconds until the next look: not later than a deadline."""
+def next_check_s(record: Record | None, now: datetime) -> float:
+    """Return the seconds until the next check: not later than a deadline."""
     if record is None or record.expires is None:
         return LOOK_S
     return max(1.0, min(LOOK_S, (record.expires - now).total_seconds()))

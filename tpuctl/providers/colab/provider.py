@@ -50,8 +50,8 @@ class Colab:
             "queued": "It has no queue: repeat the command while it exits with 3.",
             "startup_script": "Run the script afterwards: tpuctl run NAME -- sh setup.sh",
             "labels": "It has no labels: put it into the name.",
-            "--internal-ip": "Its only way in is SSH through Colab: leave out --internal-ip.",
-            "--jump": "Its only way in is SSH through Colab: leave out --jump.",
+            "--internal-ip": "It is reached by SSH through Colab only: leave out --internal-ip.",
+            "--jump": "It is reached by SSH through Colab only: leave out --jump.",
         },
     )
 
@@ -90,7 +90,7 @@ class Colab:
     def _not_found(self, name: str) -> NotFoundError:
         why = f"; it is gone: {found}" if (found := self._records.why_gone(name)) else ""
         hint = "tpuctl list --provider colab"
-        return NotFoundError(f"There is no runtime {name} on Colab{why}.", hint=hint)
+        return NotFoundError(f"Runtime {name} not found on Colab{why}.", hint=hint)
 
     def why_unusable(self) -> str | None:
         """Look for a login of Colab's own: asking with the login of Cloud TPUs takes a request."""
@@ -100,11 +100,11 @@ class Colab:
         if self.endpoint or token.is_file() or self._records.all():
             return None
         return (
-            "no login of its own was found. Log in with `colab sessions` of google-colab-cli, or "
+            "no login for Colab was found. Log in with `colab sessions` of google-colab-cli, or "
             "see tpuctl doctor --provider colab"
         )
 
-    def knows(self, name: str) -> bool:
+    def is_recorded(self, name: str) -> bool:
         """Whether we have asked Colab for a runtime of this name."""
         return self._records.find(name) is not None
 
@@ -113,7 +113,7 @@ class Colab:
         return bool(self._records.all())
 
     def was_deleted(self, name: str) -> bool:
-        """Whether a runtime of ours had this name."""
+        """Whether tpuctl had a runtime of this name."""
         return self._records.why_gone(name) is not None
 
     def plan(self, options: CreateOptions, *, dry_run: bool = False) -> HostedPlan:
@@ -288,7 +288,7 @@ class Colab:
         return replace(planned, outcome="deleted")
 
     def find_orphans(self, zone: str | None) -> GcResult:
-        """Find runtimes of ours that were left by an interrupted create, or have expired."""
+        """Find our runtimes that were left by an interrupted create, or have expired."""
         runtimes = {each.id: each for each in self._api.list()}
         now, found = self._api.clock.now(), []
         for record in self._records.all():

@@ -1,4 +1,4 @@
-"""What a runtime would cost, and whether this account may have it; creates nothing."""
+"""The price of a runtime, and whether this account may create it; creates nothing."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -105,14 +105,14 @@ def list_offers(
 def _evidence(
     records: Records, eligible: Mapping[str, bool] | None, theirs: str, plane: str
 ) -> tuple[str, ...]:
-    who = "only a create tells"
+    who = "unknown until a create"
     if eligible is not None:
         who = f"{'yes' if eligible.get(theirs) else 'no'}, say Colab's runtime specs"
     rate = "measured here" if _rate(records, theirs) else facts()["why_units_null"]
     return (
         f"control plane: {plane}",
         f"eligible: {who}",
-        "capacity: only a create tells",
+        "capacity: unknown until a create",
         f"rate: {rate}",
         f"limits as of {facts()['as_of']}",
     )

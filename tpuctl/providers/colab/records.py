@@ -1,4 +1,4 @@
-"""What we asked Colab for, on disk before each request: a file per runtime, by our name."""
+"""Records of requests to Colab, on disk before each is sent: a file per runtime, by name."""
 
 import json
 import os
@@ -21,11 +21,11 @@ TAKEN_AWAY = "Colab took it away"
 
 @dataclass(frozen=True)
 class Record:
-    """One runtime of ours. `intended`: asked for, and perhaps there. `running`: it was there.
+    """One runtime that tpuctl requested.
 
-    `key` makes the create unique. `until_done` lets the guard delete it when the job named so has
-    ended and `is_home` says that its output was fetched: its `folder` there, to `output` here.
-    Times are Colab's.
+    `intended`: requested, and may exist. `running`: it existed. `key` makes the create
+    unique. `until_done` lets the guard delete it when the job of that name has ended and `is_home`
+    says that its output was fetched: its `folder` there, to `output` here. Times are Colab's.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Records:
         self._endpoint = load_settings({})["colab_endpoint"] or ""
 
     def find(self, name: str) -> Record | None:
-        """Read one record; None where there is none, or for another service."""
+        """Read one record; None if it is missing or belongs to another service."""
         try:
             document = read_json(self.path(name))
             record = from_plain(Record, document)
@@ -97,9 +97,9 @@ class Records:
         return changed
 
     def forget(self, record: Record, why: str = "") -> None:
-        """Remove a record of which nothing is left; a later one of that name stays.
+        """Remove a record of which nothing is left; a later one of that name is kept.
 
-        `why` is what became of the runtime; without it there was none.
+        `why` is how the runtime ended; without it there was none.
         """
         now = self.find(record.name)
         if now and now.key == record.key:
@@ -108,7 +108,7 @@ class Records:
             self.path(record.name).unlink(missing_ok=True)
 
     def why_gone(self, name: str) -> str | None:
-        """Return what became of a runtime that we had; None if nothing is known."""
+        """Return how a runtime that we had ended; None if nothing is known."""
         with suppress(OSError, ValueError):
             return self.path(name, "gone").read_text(encoding="utf-8")
         return None

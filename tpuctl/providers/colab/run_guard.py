@@ -10,7 +10,7 @@ from tpuctl.clock import Clock, WallClock
 from tpuctl.errors import TpuctlError, TryAgainError
 from tpuctl.providers.colab.api import ColabApi
 from tpuctl.providers.colab.create import open_api
-from tpuctl.providers.colab.guard import IGNORED, LOCK, LOOK_S, Guard, next_look_s
+from tpuctl.providers.colab.guard import IGNORED, LOCK, LOOK_S, Guard, next_check_s
 from tpuctl.providers.colab.job import fetch_output
 from tpuctl.providers.colab.provider import job_states
 from tpuctl.providers.colab.records import Records
@@ -35,9 +35,9 @@ def main() -> None:
             if record is None:
                 return
             try:
-                # A plane is opened again after a failure: the login may have been renewed.
+                # The API is opened again after a failure: the login may have been renewed.
                 api = api or open_api(record.plane)
-                if not Guard(records, api, name, job_states, fetch_output).look():
+                if not Guard(records, api, name, job_states, fetch_output).check():
                     return
                 last = ""
             except TpuctlError as error:
@@ -48,7 +48,7 @@ def main() -> None:
                     api = None
                 # Not by Colab's clock: past a deadline, or emulated, that would be at once.
                 WallClock().sleep(SLICE_S)
-            wait_s = next_look_s(record, api.clock.now()) if api else LOOK_S
+            wait_s = next_check_s(record, api.clock.now()) if api else LOOK_S
             _wait(records, name, wait_s, api.clock if api else WallClock())
 
 

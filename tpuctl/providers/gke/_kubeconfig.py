@@ -58,7 +58,7 @@ class Context:
 def find_context(name: str | None = None) -> Context:
     """Read a context, by default the current one, as kubectl does: KUBECONFIG, else ~/.kube/config.
 
-    Raises NotLoggedInError where there is none, InvalidInputError, UnsupportedError.
+    Raises NotLoggedInError if it is missing, InvalidInputError, UnsupportedError.
     """
     named = os.environ.get("KUBECONFIG")
     paths = [Path(each).expanduser() for each in (named or "").split(os.pathsep) if each]
@@ -158,7 +158,7 @@ def _check(context: Context) -> None:
 
 
 class Login:
-    """What requests to one cluster are sent with; a plugin is asked again when a token expires."""
+    """The login for one cluster; a plugin is called again when its token expires."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -183,7 +183,7 @@ class Login:
         return {}
 
     def forget(self) -> bool:
-        """Drop what the plugin has said; False where there is no plugin to ask again."""
+        """Forget the plugin's answer; False without a plugin to ask again."""
         self._plugin = None
         return bool(self.context.user.get("exec"))
 
@@ -274,17 +274,17 @@ def _ask_plugin(context: Context) -> Part:
         hint = str(plugin.get("installHint") or "").strip() or HOW_TO_LOG_IN
         raise NotLoggedInError(f"The login plugin {command} is not installed.", hint=hint)
     version = str(plugin.get("apiVersion") or "client.authentication.k8s.io/v1")
-    asked: Part = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    query: Part = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
     if plugin.get("provideClusterInfo"):
         keys = {"certificate-authority-data": "certificate-authority-data", "server": "server"}
-        asked["spec"]["cluster"] = {
+        query["spec"]["cluster"] = {
             key: context.cluster[key] for key in keys if key in context.cluster
         }
     try:
         extra = {str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}
         done = subprocess.run(  # noqa: S603 (the user's own configuration, as kubectl runs it)
             [found, *map(str, plugin.get("args") or ())],
-            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
+            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(query)},
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_PLUGIN_S, check=True,
         )  # fmt: skip
         answer = json.loads(done.stdout)

@@ -95,7 +95,7 @@ class Cluster:
             if not token:
                 return
             more = {"continue": str(token)}
-        raise UnavailableError(f"{self._where} sent a list that does not end.")
+        raise UnavailableError(f"{self._where} sent an endless list.")
 
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
         """Create an object; after a lost reply it may be there already, under our name."""

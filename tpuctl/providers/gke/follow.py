@@ -62,7 +62,7 @@ class StartedClusterRun(Outcome):
 
 @dataclass(frozen=True)
 class ClusterRun(Outcome):
-    """A job on GKE that has ended: its exit code, and what became of each attempt."""
+    """A job on GKE that has ended: its exit code, and the outcome of each attempt."""
 
     name: str
     provider: str
@@ -161,7 +161,7 @@ async def _in_thread(action: Callable[..., T], *arguments: Any) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def tell(set_it: Callable[..., None], value: Any) -> None:
+    def resolve(set_it: Callable[..., None], value: Any) -> None:
         with suppress(RuntimeError):  # The loop has ended.
             loop.call_soon_threadsafe(lambda: None if future.done() else set_it(value))
 
@@ -169,9 +169,9 @@ async def _in_thread(action: Callable[..., T], *arguments: Any) -> T:
         try:
             result = action(*arguments)
         except BaseException as error:
-            tell(future.set_exception, error)
+            resolve(future.set_exception, error)
         else:
-            tell(future.set_result, result)
+            resolve(future.set_result, result)
 
     threading.Thread(target=act, daemon=True).start()
     return await future
@@ -218,7 +218,7 @@ class Follower:
         return found
 
     async def _ask(self, action: Callable[[Cluster, str], T]) -> T:
-        """Ask about the job until the cluster answers; the job runs on without it."""
+        """Ask about the job until the cluster answers; the job keeps running without it."""
         clock, has_warned = self._cluster.clock, False
         began_s = clock.elapsed_s()
         while True:
@@ -289,7 +289,7 @@ class Follower:
         ]
 
     async def _note_wait(self, job_set: Json, pods: list[Json]) -> None:
-        """Say what a job waits for, once."""
+        """Report once what a job waits for."""
         why = await self._ask(lambda cluster, _: why_waiting(cluster, job_set, pods))
         waits = why.rstrip(".")
         if waits and waits != self.waits:
@@ -336,7 +336,7 @@ def follow(cluster: Cluster, name: str, *, sink: Sink, note: Note) -> ClusterRun
 def log_lines(
     cluster: Cluster, pod: Json, container: str, *, follow: bool, note: Note
 ) -> Iterator[bytes]:
-    """Read a log line by line, and go on after a broken connection where it broke off."""
+    """Read a log line by line, and resume after a broken connection."""
     name, last, failures = str(pod["metadata"]["name"]), b"", 0
     path = f"{CORE}/{cluster.namespace}/pods/{name}/log"
     query: dict[str, Any] = {"container": container, "timestamps": "true"}

@@ -42,7 +42,7 @@ def facts() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GkeOptions:
-    """What `launch` needs for `on="gke"`: the TPU of each slice, and how the cluster runs the job.
+    """The options of `launch` for `on="gke"`: the TPU of each slice, and how to run the job.
 
     `staging` is the bucket for the code, `kueue` a queue to wait in; `check` looks for nodes first.
     """
@@ -70,7 +70,7 @@ class GkeOptions:
 
 @dataclass(frozen=True)
 class JobSetSpec:
-    """What a JobSet is made from; `chips_per_node` where the cluster's nodes are not the usual.
+    """The parameters of a JobSet; `chips_per_node` if the cluster's nodes are not the default.
 
     `archive` is the bucket, the name and the SHA-256 of the code.
     """

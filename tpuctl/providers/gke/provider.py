@@ -56,7 +56,7 @@ class Gke(BatchProvider):
         "GKE",
         reachable="batch",
         instead={
-            "create": f"GKE takes whole jobs: {_LAUNCH}",
+            "create": f"GKE runs jobs only: {_LAUNCH}",
             "offers": "Its node pools cost the same with and without a job. To see whether the "
             f"cluster has nodes for one: {_LAUNCH} --dry-run",
             "SSH": "tpuctl logs NAME --follow, or kubectl exec",
@@ -72,11 +72,11 @@ class Gke(BatchProvider):
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster of the current context, or of the job that was asked for."""
+        """The cluster of the current context, or of the requested job."""
         return Cluster(find_context(self._context))
 
     def why_unusable(self) -> str | None:
-        """Say that nothing runs there: then its login plugin is not run for every list."""
+        """Say that nothing runs there, so that its login plugin is not run for every list."""
         if self.is_used():
             return None
         return f"no job that was started on GKE from here is open. To start one: {_LAUNCH}"
@@ -85,7 +85,7 @@ class Gke(BatchProvider):
         runs = (self.store.find(path.stem) for path in self.store.folder.glob("*.json"))
         return [run for run in runs if run and run.phase not in OVER]
 
-    def knows(self, name: str) -> bool:
+    def is_recorded(self, name: str) -> bool:
         """Whether this machine has started the job; commands about it mean its cluster."""
         run = self.store.find(name)
         self._context = run.owner if run else None
@@ -97,7 +97,7 @@ class Gke(BatchProvider):
 
     def was_deleted(self, name: str) -> bool:
         """Whether this machine has deleted the job that it had started."""
-        return not self.knows(name) and self.store.find(name) is not None
+        return not self.is_recorded(name) and self.store.find(name) is not None
 
     def list(self, zone: str | None) -> TpuList:
         """List the jobs that have not ended, from wherever they were started."""
@@ -119,7 +119,7 @@ class Gke(BatchProvider):
         return self._tpu(self._found(name))
 
     def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
-        """Find jobs of ours; one that was started here and is gone is not an error."""
+        """Find jobs by name; one that was started here and is gone is not an error."""
         found = (each for each in self._job_sets() if names is None or not self._is_another(each))
         job_sets = {str(each["metadata"]["name"]): each for each in found}
         return plan_deletions(
@@ -168,11 +168,11 @@ class Gke(BatchProvider):
         return replace(found, acted=True)
 
     def offers(self, accelerator_type: str | None) -> Sequence[ProviderOffer]:
-        """Offer nothing: what its node pools cost, they cost without a job, too."""
+        """Offer nothing: its node pools cost the same without a job."""
         return ()
 
     def balance(self) -> None:
-        """Return nothing: GKE bills dollars."""
+        """Return nothing: GKE bills in dollars."""
 
     def logs(self, name: str, *, to_end: bool, sink: Sink, note: Note) -> ClusterRun | Tpu:
         """Pass on the logs of all pods; `to_end` follows the job to its end."""
@@ -190,7 +190,7 @@ class Gke(BatchProvider):
         return self._tpu(job_set)
 
     def stop(self, name: str) -> StoppedJob:
-        """Suspend a job, which ends its pods; a queue would start it again, so it is told too."""
+        """Suspend a job, which ends its pods, and its queued workload, which would restart it."""
         job_set = self._found(name)
         workers = self._tpu(job_set).workers
         was, _ = terminal_state(job_set)
@@ -225,7 +225,7 @@ class Gke(BatchProvider):
 
     def _missing(self, name: str) -> NotFoundError:
         context, run = self.cluster.context, self.store.find(name)
-        text = f"There is no job {name} in {context.namespace} of {context.name}."
+        text = f"Job {name} not found in {context.namespace} of {context.name}."
         if run and run.endpoint == place_of(self.cluster):
             text += " It was deleted, as the cluster does a day after the end of a job."
         elif run:

@@ -39,7 +39,7 @@ from tpuctl.units import format_count, format_duration
 
 Note = Callable[[str], None]
 OVER = frozenset({"home", "deleted"})
-"""The phases of runs that nothing is left to do for."""
+"""The phases of finished runs."""
 CONTAINER_KINDS = ("initContainerStatuses", "containerStatuses")
 
 _POOLS = "To start it although its nodes are made on demand: --no-check"
@@ -86,9 +86,9 @@ def plan_run(job: HostedJob, options: GkeOptions, cluster: Cluster | None) -> Cl
     kind = manifest.check_type(options)
     packed = pack(job.work, job.sources)
     bucket, archive = _archive(options.staging, packed.sha256)
-    asked: list[Any] = [packed.sha256, job.limit_s, job.job, repr(replace(options, check=True))]
-    asked.append(cluster and place_of(cluster))
-    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    identity: list[Any] = [packed.sha256, job.limit_s, job.job, repr(replace(options, check=True))]
+    identity.append(cluster and place_of(cluster))
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     adopted = _open_run(cluster, key) if cluster else None
     suffix = secrets.token_hex(3)
     made = JobSetSpec(
@@ -255,7 +255,7 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> R
             and other.endpoint != place_of(cluster)
         ):
             text = f"A job {plan.name} runs in another cluster, {other.owner}."
-            raise AlreadyExistsError(text, hint="Give this one another --job.")
+            raise AlreadyExistsError(text, hint="Choose another --job.")
         if run is None:
             run = Run(
                 name=plan.name,
@@ -288,7 +288,7 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> R
 
 
 def find(cluster: Cluster, name: str) -> Json | None:
-    """Read a JobSet; None where there is none."""
+    """Read a JobSet; None if it does not exist."""
     try:
         return cluster.get(f"{JOB_SETS}/{cluster.namespace}/jobsets/{name}")
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""What a Kaggle session runs first: check for a TPU, unpack, run the job, write what came of it.
+"""The first program of a Kaggle session: check for a TPU, unpack, run the job, save the result.
 
 This file is the source of the kernel, followed by a call of `main`, so it needs Python 3.8 alone.
 """

@@ -60,7 +60,7 @@ class Quota:
 
     @property
     def left_hours(self) -> float:
-        """What a new session could use."""
+        """The hours that a new session could use."""
         return max(0.0, self.total_hours - self.used_hours - self.reserved_hours)
 
 
@@ -117,7 +117,7 @@ class KaggleClient:
         return int(reply["versionNumber"]), names
 
     def version_of(self, slug: str) -> int | None:
-        """Return the newest version of a kernel; None where there is no such kernel."""
+        """Return the newest version of a kernel; None if it does not exist."""
         try:
             reply = self._call(_KERNELS, "GetKernel", self._named(slug))
         # Kaggle calls a kernel that does not exist forbidden.
@@ -152,10 +152,10 @@ class KaggleClient:
             last, token = token, reply.get("nextPageToken")
             if not token or token == last:
                 return found
-        raise UnavailableError(f"Kaggle's list of {what} does not end.")
+        raise UnavailableError(f"Kaggle sent an endless list of {what}.")
 
     def delete(self, slug: str) -> None:
-        """Delete a kernel with all its versions; a session that runs goes on."""
+        """Delete a kernel with all its versions; a running session continues."""
         self._call(_KERNELS, "DeleteKernel", self._named(slug), repeat=False)
 
     def log(self, slug: str, version: int) -> Iterator[Json]:
@@ -266,7 +266,7 @@ class KaggleClient:
             with self._sent(self._calls, request, _TIMEOUT_S) as reply:
                 document = _parse(reply.read(_MAX_BYTES) or b"{}")
             if not isinstance(document, dict):
-                raise UnavailableError(f"Kaggle answered {method} with something else.")
+                raise UnavailableError(f"Kaggle's reply to {method} is not valid.")
             code = document.get("code")
             if isinstance(code, int) and code >= 400:
                 raise self._error(code, str(document.get("message")), {})
@@ -367,4 +367,4 @@ def _parse(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise UnavailableError("Kaggle answered with something that is not JSON.") from None
+        raise UnavailableError("Kaggle's reply is not JSON.") from None

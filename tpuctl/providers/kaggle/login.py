@@ -69,7 +69,7 @@ def find_login(endpoint: Endpoint, env: Mapping[str, str] = os.environ) -> Login
         return Login("the emulator", urlsplit(endpoint.base).path.split("/")[1])
     found = _token(env) or _key(env) or _oauth()
     if not found:
-        raise NotLoggedInError("There is no login for Kaggle on this machine.", hint=HOW_TO_LOG_IN)
+        raise NotLoggedInError("Not logged in to Kaggle on this machine.", hint=HOW_TO_LOG_IN)
     return found
 
 

@@ -65,11 +65,11 @@ class Kaggle(BatchProvider):
         return KaggleClient()
 
     def why_unusable(self) -> str | None:
-        """Say that there is no login."""
+        """Return why there is no login; None if there is one."""
         found = attempt(lambda: find_login(find_endpoint()))
         return f"{found} {found.hint or ''}".rstrip() if isinstance(found, TpuctlError) else None
 
-    def knows(self, name: str) -> bool:
+    def is_recorded(self, name: str) -> bool:
         """Whether this machine has started the run."""
         return self.store.find(name) is not None
 
@@ -79,7 +79,7 @@ class Kaggle(BatchProvider):
         return any(run.phase in ("intended", "pushed") for run in runs)
 
     def was_deleted(self, name: str) -> bool:
-        """Say no: a run that was deleted is forgotten."""
+        """Always False: a deleted run is forgotten."""
         return False
 
     def list(self, zone: str | None) -> TpuList:
@@ -108,13 +108,13 @@ class Kaggle(BatchProvider):
         return self._tpu(run, version, *self.client.status(name, version))
 
     def plan_delete(self, names: Sequence[str] | None, zone: str | None) -> DeleteResult:
-        """Find kernels of ours; deleting one does not stop its session."""
+        """Find our kernels; deleting one does not stop its session."""
         kernels = self._kernels()
         return plan_deletions(
             names,
             kernels,
             lambda name: self._deletion(name, kernels[name]),
-            was_ours=self.knows,
+            was_ours=self.is_recorded,
             missing=_missing,
         )
 
@@ -125,7 +125,7 @@ class Kaggle(BatchProvider):
         return delete_each(plan, self._delete)
 
     def find_orphans(self, zone: str | None) -> GcResult:
-        """Find finished kernels of ours whose output is home, and runs that are not followed."""
+        """Find finished kernels whose output was fetched, and runs that are not followed."""
         kernels, found = self._kernels(), []
         for run in self.store.runs(self.client.endpoint.shown):
             if run.name not in kernels:
@@ -227,7 +227,7 @@ class Kaggle(BatchProvider):
         return CopyResults(workers=(copied,), direction=Direction.DOWN, seconds=seconds)
 
     def _kernels(self) -> dict[str, int]:
-        """Return the kernels whose name is one of ours, with their newest versions."""
+        """Return the kernels that tpuctl created, with their newest versions."""
         client = self.client
         refs = {str(each.get("ref")): each for each in client.kernels(PREFIX)}
         # Another user's kernel may be shared with this account.
@@ -297,4 +297,4 @@ class Kaggle(BatchProvider):
 
 
 def _missing(name: str) -> NotFoundError:
-    return NotFoundError(f"There is no run {name} on Kaggle.", hint="tpuctl list")
+    return NotFoundError(f"Run {name} not found on Kaggle.", hint="tpuctl list")

@@ -66,8 +66,8 @@ def plan_run(client: KaggleClient, store: RunStore, job: HostedJob) -> KagglePla
     if resumes and Path(resumes).is_absolute():
         sources.append((Path(resumes), ""))
     packed = pack(job.work, sources)
-    asked = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
-    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    parts = [client.endpoint.shown, client.username, packed.sha256, job.limit_s, resumes, job.job]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
     adopted = _open_run(store, client, key)
     quota = client.quota()
     if not adopted:
@@ -242,8 +242,8 @@ def _resolve_resume(client: KaggleClient, store: RunStore, job: HostedJob) -> st
         runs = [run for run in runs if run.name == job.resume]
     if not runs:
         raise NotFoundError(
-            f"There is no run on Kaggle to resume from: {job.resume}.",
-            hint="--resume takes last, the name of a run, or a folder with checkpoints.",
+            f"No run on Kaggle to resume from: {job.resume}.",
+            hint="Use --resume last, the name of a run, or a folder with checkpoints.",
         )
     run = runs[0]
     assert run.version

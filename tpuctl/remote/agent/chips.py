@@ -30,7 +30,7 @@ DEVICES = "TPUCTL_EMULATED_DEVICES"
 
 ENDED, KILLED, GONE = "ended", "killed", "gone"
 REFUSED, STILL_RUNNING, LEFT_ALONE = "refused", "stays", "left"
-"""What became of a process: ended by TERM or killed, gone before, not permitted to us, not ending
+"""Outcomes for a process: ended by TERM or killed, gone before, not permitted to us, not ending
 although killed, or left alone."""
 
 _GOOGLE = "0x1ae0"

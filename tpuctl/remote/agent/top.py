@@ -1,4 +1,4 @@
-"""What a worker is doing: CPU, memory, and its chips by libtpu's metrics."""
+"""The load of a worker: CPU, memory, and its chips by libtpu's metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the legs of `watch --on`: a TPU that is reached over SSH, or a batch session."""
+"""Run the parts of `watch --on`: a TPU that is reached over SSH, or a batch session."""
 
 import shutil
 import threading
@@ -20,12 +20,12 @@ from tpuctl.errors import (
     WrongStateError,
 )
 from tpuctl.providers.port import Login, Provider
-from tpuctl.providers.registry import is_plane, open_provider
+from tpuctl.providers.registry import is_control_plane, open_provider
 from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.output import Sink
 from tpuctl.storage import open_storage
-from tpuctl.supervise.actions import Actions
+from tpuctl.supervise.actions import CloudActions
 from tpuctl.supervise.loop import open_target, watch
 from tpuctl.supervise.messages import WatchResult
 from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
@@ -35,10 +35,10 @@ from tpuctl.supervise.relay import (
     PAUSE_S,
     End,
     Go,
+    JobPart,
     Ledger,
     LedgerFile,
-    Leg,
-    LegEnd,
+    PartEnd,
     Pause,
     RelayResult,
     next_step,
@@ -93,12 +93,12 @@ class RelayJob:
     project: str | None = None
 
 
-class _LegActions(WorkerActions):
-    """A leg ends where a watch would create another TPU; its checkpoints are fetched in time."""
+class _PartActions(WorkerActions):
+    """A part ends where a watch would create another TPU; its checkpoints are fetched in time."""
 
-    def prepare(self, job: RelayJob, leg: Leg, on_seen: Callable[[KnownTpu], None]) -> None:
-        """Take the job and the leg, and whom to tell what the TPU has used."""
-        self._job, self._leg, self._on_seen = job, leg, on_seen
+    def prepare(self, job: RelayJob, part: JobPart, on_seen: Callable[[KnownTpu], None]) -> None:
+        """Take the job and the part, and the callback for what the TPU has used."""
+        self._job, self._part, self._on_seen = job, part, on_seen
         self.left, self.may_come, self.is_home = "", False, False
         self._lost = 0
         # A look that began while the job was followed may still run when it has ended: its copy
@@ -124,7 +124,7 @@ class _LegActions(WorkerActions):
         return seen
 
     def create(self, state: WatchState) -> None:
-        """Create the TPU of this leg, once."""
+        """Create the TPU of this part, once."""
         if state.attempts:
             last = state.attempts[-1].reason
             self.left = self.left or last
@@ -153,8 +153,8 @@ class _LegActions(WorkerActions):
         self.start(spec, step)
 
     def variables(self, step: LaunchJob) -> Mapping[str, str]:
-        """Count the attempts of all legs."""
-        return attempt_variables(self._leg.number + step.number - 1)
+        """Count the attempts of all parts."""
+        return attempt_variables(self._part.number + step.number - 1)
 
     def delete(self, state: WatchState) -> None:
         """Fetch the checkpoints before they are gone with the TPU."""
@@ -181,16 +181,16 @@ class _LegActions(WorkerActions):
         return None
 
 
-class _CloudLeg(_LegActions, Actions):
-    """A leg on a Cloud TPU."""
+class _CloudPart(_PartActions, CloudActions):
+    """A part on a Cloud TPU."""
 
 
-class _ProviderLeg(_LegActions, ProviderActions):
-    """A leg on another provider that is reached over SSH."""
+class _ProviderPart(_PartActions, ProviderActions):
+    """A part on another provider that is reached over SSH."""
 
 
 class Relay:
-    """The legs of one command; `talk` are the sink, the notes and the progress of a watch."""
+    """The parts of one command; `talk` are the sink, the notes and the progress of a watch."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Relay:
         self._clock: Clock = WallClock()
 
     def run(self) -> RelayResult:
-        """Run leg after leg until the job is done or given up; costs money."""
+        """Run part after part until the job is done or given up; costs money."""
         while True:
             most = self._job.spec.max_crashes
             step = next_step(self._ledger, self._places, max_crashes=most)
@@ -222,8 +222,8 @@ class Relay:
                     self._note(f"No TPU anywhere; asking again in {format_duration(PAUSE_S)}.")
                     self._clock.sleep(PAUSE_S)
                     # A round without a TPU is not history: only what ran or failed is.
-                    kept_legs = tuple(leg for leg in self._ledger.legs if leg.end != "refused")
-                    self._ledger = replace(self._ledger, legs=kept_legs)
+                    kept_parts = tuple(part for part in self._ledger.legs if part.end != "refused")
+                    self._ledger = replace(self._ledger, legs=kept_parts)
                     self._run(Go(0))
                 case Go():
                     self._run(step)
@@ -232,48 +232,48 @@ class Relay:
         name, _, kind = self._places[step.place].partition(":")
         try:
             provider = open_provider(name, project=self._job.project, on_warning=self._note)
-            leg = self._ledger.open or self._new_leg(name, kind, provider)
+            part = self._ledger.open or self._new_part(name, kind, provider)
             self._job.checkpoints.pull()
             is_batch = provider.abilities.reachable == "batch"
-            leg = self._run_batch(leg) if is_batch else self._run_on_workers(provider, leg)
+            part = self._run_batch(part) if is_batch else self._run_on_workers(provider, part)
         except StoppedError:
             raise
         except TpuctlError as error:
-            leg = self._ledger.open or self._numbered(name, kind, self._clock.now())
+            part = self._ledger.open or self._numbered(name, kind, self._clock.now())
             hint = f" {error.hint}" if error.hint else ""
             may_come = isinstance(error, TryAgainError)
-            leg = replace(leg, end="refused", reason=f"{error}{hint}", may_come=may_come)
-        self._keep(leg)
-        why = f": {leg.reason}" if leg.reason else ""
-        self._note(f"Part {leg.number}, on {leg.provider}: {leg.end}{why}")
+            part = replace(part, end="refused", reason=f"{error}{hint}", may_come=may_come)
+        self._keep(part)
+        why = f": {part.reason}" if part.reason else ""
+        self._note(f"Part {part.number}, on {part.provider}: {part.end}{why}")
 
-    def _numbered(self, provider: str, kind: str, now: datetime) -> Leg:
-        number = max((leg.number for leg in self._ledger.legs), default=0) + 1
-        return Leg(number, provider, kind, f"watch-{self._ledger.id}-{number}", now)
+    def _numbered(self, provider: str, kind: str, now: datetime) -> JobPart:
+        number = max((part.number for part in self._ledger.legs), default=0) + 1
+        return JobPart(number, provider, kind, f"watch-{self._ledger.id}-{number}", now)
 
-    def _new_leg(self, name: str, kind: str, provider: Provider) -> Leg:
+    def _new_part(self, name: str, kind: str, provider: Provider) -> JobPart:
         self._clock = getattr(provider, "clock", self._clock)
-        leg = self._numbered(name, kind, self._clock.now())
-        self._keep(leg)
-        return leg
+        part = self._numbered(name, kind, self._clock.now())
+        self._keep(part)
+        return part
 
-    def _keep(self, leg: Leg) -> Leg:
-        self._ledger = self._ledger.with_leg(leg)
+    def _keep(self, part: JobPart) -> JobPart:
+        self._ledger = self._ledger.with_part(part)
         self._store.save(self._ledger)
-        return leg
+        return part
 
     def _count(self, known: KnownTpu) -> None:
-        """Note what the open leg has used until now, so that a crash does not lose it."""
-        leg = self._ledger.open
-        if leg:
+        """Note what the open part has used until now, so that a crash does not lose it."""
+        part = self._ledger.open
+        if part:
             hours = max(0.0, (known.seen - known.created).total_seconds()) / 3600
             rates = known.units_per_hour, known.usd_per_hour
             units, usd = (None if rate is None else round(rate * hours, 4) for rate in rates)
-            self._keep(replace(leg, hours=round(hours, 4), units=units, usd=usd))
+            self._keep(replace(part, hours=round(hours, 4), units=units, usd=usd))
 
-    def _options(self, leg: Leg) -> WatchOptions:
-        """Return the options for a leg's TPU, with what is left of the budget."""
-        given = replace(self._job.options, accelerator_type=leg.accelerator_type)
+    def _options(self, part: JobPart) -> WatchOptions:
+        """Return the options for a part's TPU, with what is left of the budget."""
+        given = replace(self._job.options, accelerator_type=part.accelerator_type)
         if given.max_usd is not None:
             left = given.max_usd - sum(each.usd or 0.0 for each in self._ledger.legs)
             if left <= 0:
@@ -281,30 +281,30 @@ class Relay:
             given = replace(given, max_usd=left)
         return given
 
-    def _run_on_workers(self, provider: Provider, leg: Leg) -> Leg:
+    def _run_on_workers(self, provider: Provider, part: JobPart) -> JobPart:
         job = self._job
         most = job.spec.max_crashes - self._ledger.crashes
         spec = replace(job.spec, max_crashes=most)
         store, make_plan, act_on = open_target(
-            provider, leg.name, project=job.project, kinds=(_CloudLeg, _ProviderLeg)
+            provider, part.name, project=job.project, kinds=(_CloudPart, _ProviderPart)
         )
-        options = replace(self._options(leg), provider=leg.provider)
-        if not is_plane(provider):
+        options = replace(self._options(part), provider=part.provider)
+        if not is_control_plane(provider):
             options = replace(
                 options, zones=(), max_usd=None, spot=None, queued=None, provider=None
             )
         plan = make_plan(options, spec, store=store)
         state = plan.watch_state
-        if not is_plane(provider):
+        if not is_control_plane(provider):
             state = replace(state, recipe=replace(state.recipe, max_units=job.max_units))
         actions = act_on(Login(), sink=self._sink, note=self._note, **self._talk)
         self._clock = actions.clock
-        actions.prepare(job, leg, self._count)
+        actions.prepare(job, part, self._count)
         with store.lock():
             ended = watch(actions, state, spec, store=store, note=self._note, delete_at_end=True)
-        return _concluded(self._ledger.open or leg, ended, actions)
+        return _concluded(self._ledger.open or part, ended, actions)
 
-    def _run_batch(self, leg: Leg) -> Leg:
+    def _run_batch(self, part: JobPart) -> JobPart:
         """Run the job in a session on Kaggle; a run that is known is followed to its end."""
         from tpuctl.providers.kaggle.client import KaggleClient
         from tpuctl.providers.kaggle.follow import finish, follow
@@ -313,37 +313,37 @@ class Relay:
         from tpuctl.providers.runs import RunStore
 
         client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
-        self._clock, name = client.clock, f"{PREFIX}{leg.name}"
+        self._clock, name = client.clock, f"{PREFIX}{part.name}"
         run = store.find(name)
         if run is None or not run.version:
             spec = self._job.spec
             sources = [*self._job.sent, *([(str(kept), kept.name)] if any(kept.iterdir()) else [])]
-            asked = HostedJob(
+            batch_job = HostedJob(
                 Path(spec.command[-1]),
-                {"command": spec.command, "env": {**spec.env, **attempt_variables(leg.number)}},
+                {"command": spec.command, "env": {**spec.env, **attempt_variables(part.number)}},
                 tuple((Path(path), place) for path, place in sources),
                 limit_s=self._job.options.ttl_s,
-                job=leg.name,
+                job=part.name,
             )
-            planned = plan_run(client, store, asked)
-            leg = self._keep(replace(leg, hours_before=client.quota().used_hours))
+            planned = plan_run(client, store, batch_job)
+            part = self._keep(replace(part, hours_before=client.quota().used_hours))
             run = submit(client, store, planned, self._note, name=name)
         ended = follow(client, store, run, sink=self._sink, note=self._note)
         done = finish(client, store, run, ended, on_progress=lambda progress: None)
         if (fetched := Path(run.out) / kept.name).is_dir():
             shutil.copytree(fetched, kept, dirs_exist_ok=True)
             self._job.checkpoints.push()
-        used = max(0.0, client.quota().used_hours - leg.hours_before)
-        leg = replace(leg, hours=round(used, 4), usd=0.0, exit_code=done.returncode)
+        used = max(0.0, client.quota().used_hours - part.hours_before)
+        part = replace(part, hours=round(used, 4), usd=0.0, exit_code=done.returncode)
         if not done.failures:
-            return replace(leg, end="done")
+            return replace(part, end="done")
         error = done.failures[0]
-        end: LegEnd = "ended"
+        end: PartEnd = "ended"
         if isinstance(error, TryAgainError) and not isinstance(error, DeadlineError):
             end = "refused"
         is_crash = done.returncode and not isinstance(error, TryAgainError)
         return replace(
-            leg,
+            part,
             end="crash" if is_crash else end,
             crashes=int(bool(is_crash)),
             reason=str(error),
@@ -351,19 +351,21 @@ class Relay:
         )
 
 
-def _concluded(leg: Leg, ended: WatchResult, actions: _LegActions) -> Leg:
+def _concluded(part: JobPart, ended: WatchResult, actions: _PartActions) -> JobPart:
     last, error = (ended.attempts[-1] if ended.attempts else None), ended.error
-    end: LegEnd = "ended" if last else "refused"
+    end: PartEnd = "ended" if last else "refused"
     if error is None and not actions.is_home:
-        # The next one goes on from the last checkpoint that is here.
-        return replace(leg, end="ended", reason="it was gone before its last checkpoints were here")
+        # The next one resumes from the last checkpoint that is here.
+        return replace(
+            part, end="ended", reason="it was gone before its last checkpoints were fetched"
+        )
     if error is None:
         end = "done"
     elif not actions.left and last and last.cause in ("crash", "stopped"):
         end = last.cause
     reason = actions.left or (last.reason if last else "") or str(error or "")
     return replace(
-        leg,
+        part,
         end=end,
         reason=reason if error else "",
         exit_code=last.exit_code if last else None,

@@ -1,4 +1,4 @@
-"""Where images come from and data sets go to: folders of this machine, and buckets."""
+"""Sources and targets of data: folders on this machine, and buckets."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tpuctl.storage.port import warning_of
 _BUCKET = re.compile(r"gs:/+")
 
 
-def check_places(src: str | Path, dst: str | Path) -> tuple[str, str]:
+def check_locations(src: str | Path, dst: str | Path) -> tuple[str, str]:
     """Return both: folders free of links, addresses of buckets in full.
 
     Raises UsageError and WriteError for an impossible target.

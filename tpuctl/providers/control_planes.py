@@ -14,16 +14,16 @@ from tpuctl.hardware.types import AcceleratorType, describe
 from tpuctl.providers.port import Provider
 from tpuctl.providers.registry import (
     AUTO,
-    PLANES,
+    CONTROL_PLANES,
     OnWarning,
-    chosen_plane,
+    chosen_control_plane,
+    configured_control_planes,
+    control_plane_in_journal,
     hosted_owner,
-    is_plane,
+    is_control_plane,
     open_provider,
     open_to_create,
     owner_of,
-    plane_in_journal,
-    set_planes,
 )
 
 TITLES = {CLOUD_TPU: "the Cloud TPU API", GCE: "Compute Engine"}
@@ -31,7 +31,7 @@ _ONLY = {CLOUD_TPU: ("queued", "reserved", "runtime_version"), GCE: ("flex", "re
 _FLAGS = {"runtime_version": "--runtime-version"}
 
 
-def choose_plane(
+def choose_control_plane(
     accelerator_type: str,
     zones: Sequence[str],
     options: Mapping[str, Any],
@@ -43,23 +43,30 @@ def choose_plane(
     Raises UsageError for an unknown type.
     """
     kind = describe(accelerator_type)
-    usable = set_planes()
+    usable = configured_control_planes()
     if len(usable) == 1:
         return usable[0], f"{TITLES[usable[0]]}: the other control plane is not set up"
-    for plane, names in _ONLY.items():
+    for control_plane, names in _ONLY.items():
         if given := [name for name in names if options.get(name)]:
-            return plane, f"{TITLES[plane]}: only it has {_FLAGS.get(given[0], f'--{given[0]}')}"
+            return (
+                control_plane,
+                f"{TITLES[control_plane]}: only it has {_FLAGS.get(given[0], f'--{given[0]}')}",
+            )
     hardware = hardware_of(kind.generation)
     if not kind.runtime_version:
         return GCE, f"Compute Engine: the Cloud TPU API does not have {kind.generation}"
     if hardware is None or hardware.note:
         why = hardware.note if hardware else f"Compute Engine does not have {kind.generation}"
         return CLOUD_TPU, f"the Cloud TPU API: {why}"
-    kinds = {plane: describe_on(plane, accelerator_type) for plane in PLANES}
-    here = {
-        plane: [z for z in zones or each.zones if z in each.zones] for plane, each in kinds.items()
+    kinds = {
+        control_plane: describe_on(control_plane, accelerator_type)
+        for control_plane in CONTROL_PLANES
     }
-    having = [plane for plane in PLANES if here[plane]]
+    here = {
+        control_plane: [z for z in zones or each.zones if z in each.zones]
+        for control_plane, each in kinds.items()
+    }
+    having = [control_plane for control_plane in CONTROL_PLANES if here[control_plane]]
     if len(having) == 1:
         return having[
             0
@@ -77,7 +84,7 @@ def provider_to_watch(
     project: str | None = None,
     on_warning: OnWarning = lambda text: None,
 ) -> Provider:
-    """Return the provider of a TPU, or the one to create it with where there is none yet.
+    """Return the provider of a TPU; if it does not exist, the one to create it with.
 
     Raises UsageError where `provider` is not the one that has a TPU of that name.
     """
@@ -86,17 +93,17 @@ def provider_to_watch(
     is_google = isinstance(zone, str) and zone != AUTO and not hosted_owner(name)
     one = str(zone) if is_google else None
     owner = owner_of(name, zone=one, project=project, on_warning=on_warning)
-    if not is_plane(owner) or not accelerator_type or len(set_planes()) == 1:
+    if not is_control_plane(owner) or not accelerator_type or len(configured_control_planes()) == 1:
         return owner
-    if plane_in_journal(name, project) or chosen_plane():
+    if control_plane_in_journal(name, project) or chosen_control_plane():
         return owner
     if not isinstance(attempt(partial(owner.get, name, None)), NotFoundError):
         return owner
     zones = (
         () if zone in (None, "auto") else (zone,) if isinstance(zone, str) else tuple(zone or ())
     )
-    plane = choose_plane(accelerator_type, zones, options, project=project)[0]
-    return open_provider(plane, project=project, on_warning=on_warning)
+    control_plane = choose_control_plane(accelerator_type, zones, options, project=project)[0]
+    return open_provider(control_plane, project=project, on_warning=on_warning)
 
 
 def _by_quota(
@@ -105,23 +112,30 @@ def _by_quota(
     options: Mapping[str, Any],
     project: str | None,
 ) -> tuple[str, str]:
-    def read(plane: str) -> tuple[Quota, ...]:
-        return connect(project, plane=plane).list_quotas()
+    def read(control_plane: str) -> tuple[Quota, ...]:
+        return connect(project, control_plane=control_plane).list_quotas()
 
-    answers = attempt_all([partial(read, plane) for plane in PLANES], at_once=2)
+    answers = attempt_all(
+        [partial(read, control_plane) for control_plane in CONTROL_PLANES], at_once=2
+    )
     known = {
-        p: () if isinstance(a, TpuctlError) else a for p, a in zip(PLANES, answers, strict=True)
+        p: () if isinstance(a, TpuctlError) else a
+        for p, a in zip(CONTROL_PLANES, answers, strict=True)
     }
     spot = bool(options.get("spot"))
     limits = {
-        plane: [
-            chips_allowed(known[plane], kind.generation, zone, spot=spot) for zone in zones[plane]
+        control_plane: [
+            chips_allowed(known[control_plane], kind.generation, zone, spot=spot)
+            for zone in zones[control_plane]
         ]
-        for plane in PLANES
+        for control_plane in CONTROL_PLANES
     }
-    fits = {p: any(each is not None and each >= kind.chips for each in limits[p]) for p in PLANES}
-    fitting = [plane for plane in PLANES if fits[plane]]
-    text = " and ".join(f"{_best(limits[p])} on {TITLES[p]}" for p in PLANES)
+    fits = {
+        p: any(each is not None and each >= kind.chips for each in limits[p])
+        for p in CONTROL_PLANES
+    }
+    fitting = [control_plane for control_plane in CONTROL_PLANES if fits[control_plane]]
+    text = " and ".join(f"{_best(limits[p])} on {TITLES[p]}" for p in CONTROL_PLANES)
     if len(fitting) == 1:
         return fitting[0], f"{TITLES[fitting[0]]}: quota of {kind.generation} chips is {text}"
     both = "both have the quota" if fitting else "neither is known to have the quota"

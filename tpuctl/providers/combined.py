@@ -1,4 +1,4 @@
-"""The verbs over several providers at once, joined to one result."""
+"""Operations on several providers at once, with one result."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,12 +22,12 @@ from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress
 from tpuctl.providers.offers import Offers, rank
 from tpuctl.providers.port import Provider, ProviderOffer
-from tpuctl.providers.registry import is_plane
+from tpuctl.providers.registry import is_control_plane
 
 _NOT_SET_UP = (
     ApiDisabledError, InvalidInputError, MissingExtraError, NotLoggedInError, PermissionDeniedError
 )  # fmt: skip
-"""What a provider raises that this user does not use."""
+"""Errors of a provider that this user has not set up."""
 
 Deletions = list[tuple[Provider, DeleteResult]]
 Orphans = list[tuple[Provider, GcResult]]
@@ -65,9 +65,9 @@ def list_everywhere(providers: Sequence[Provider], zone: str | None) -> TpuList:
 def _sort_errors(
     errors: Sequence[tuple[Provider, TpuctlError]],
 ) -> tuple[list[str], list[TpuctlError]]:
-    """Tell providers that are not set up, which is worth a note, from those that failed.
+    """Separate providers that are not set up, which are only noted, from those that failed.
 
-    One that has TPUs or jobs of ours was set up, so that its login has expired.
+    One with TPUs or jobs that tpuctl created was set up, so its login has expired.
     """
     notes: list[str] = []
     failures: list[TpuctlError] = []
@@ -80,7 +80,7 @@ def _sort_errors(
 
 
 def _to_raise(errors: Sequence[tuple[Provider, TpuctlError]]) -> TpuctlError:
-    """Return the error that matters most where nothing could be asked."""
+    """Return the most important error if no provider could be asked."""
     _, failures = _sort_errors(errors)
     return next(
         (each for each in failures if not isinstance(each, _NOT_SET_UP)),
@@ -168,7 +168,7 @@ def _join_orphans(
 def list_offers(
     providers: Sequence[Provider], accelerator_type: str | None, *, only: bool
 ) -> Offers:
-    """Ask every provider what can be had, cheapest first; creates nothing.
+    """List the offers of every provider, cheapest first; creates nothing.
 
     A provider that cannot be asked is among `unusable`, with the reason; with `only` that is
     raised, and so is what to do instead where it has no prices.
@@ -204,6 +204,6 @@ def list_offers(
 
 def needs_zone(provider: Provider, zone: str | None) -> None:
     """Raise UsageError for a zone given with a provider that has none."""
-    if zone and not is_plane(provider):
+    if zone and not is_control_plane(provider):
         title = provider.abilities.title
         raise UsageError(f"{title} has no zones.", hint="Leave out --zone.")

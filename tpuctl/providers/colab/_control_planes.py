@@ -20,7 +20,7 @@ _OUTCOMES = {1: "NOT_ELIGIBLE", 2: "QUOTA_EXCEEDED_USAGE_TIME", 5: "DENYLISTED"}
 
 
 @checks_replies("Colab")
-class TunnelPlane:
+class TunnelApi:
     """`/tun/m`: what Colab's own tools use; works with a plain login."""
 
     plane = "tun"
@@ -36,15 +36,15 @@ class TunnelPlane:
 
     def create(self, key: str, accelerator: str) -> Runtime:
         """Ask first, then assign: a lost answer is found by asking again with the same key."""
-        asked = self._assign("GET", key, accelerator, {})
-        if not asked.get("endpoint"):
-            token = {"X-Goog-Colab-Token": str(asked.get("token", ""))}
-            asked = self._assign("POST", key, accelerator, token)
-        if not asked.get("endpoint"):
-            outcome = asked.get("outcome")
+        reply = self._assign("GET", key, accelerator, {})
+        if not reply.get("endpoint"):
+            token = {"X-Goog-Colab-Token": str(reply.get("token", ""))}
+            reply = self._assign("POST", key, accelerator, token)
+        if not reply.get("endpoint"):
+            outcome = reply.get("outcome")
             known = _OUTCOMES.get(outcome) if isinstance(outcome, int) else None
             raise refusal(known or "no runtime", accelerator)
-        return _assigned(asked, self.clock.now())
+        return _assigned(reply, self.clock.now())
 
     def _assign(self, verb: str, key: str, accelerator: str, more: Mapping[str, str]) -> Any:
         query = {"nbh": key.replace("-", "_").ljust(44, "."), "authuser": "0"}
@@ -63,7 +63,7 @@ class TunnelPlane:
             raise as_error(refused, doing) from refused
 
     def _limited(self, accelerator: str) -> TpuctlError:
-        """Tell too many runtimes from a temporary limit: this plane answers both with 412."""
+        """Distinguish too many runtimes from a temporary limit: both are status 412."""
         others = self.list()
         if not others:
             return refusal("a temporary limit", accelerator)
@@ -97,7 +97,7 @@ class TunnelPlane:
         )
 
     def eligible(self) -> None:
-        """This plane says it only when a runtime is created."""
+        """This API says it only when a runtime is created."""
 
     def keep_alive(self, runtime_id: str) -> None:
         """Send what the editor sends while a notebook is open."""
@@ -123,12 +123,12 @@ class TunnelPlane:
 
 
 @checks_replies("Colab")
-class PublicPlane:
+class PublicApi:
     """The public Colab API."""
 
     plane = "public"
 
-    def __init__(self, http: Http, tunnel: TunnelPlane) -> None:
+    def __init__(self, http: Http, tunnel: TunnelApi) -> None:
         self._http, self._tunnel = http, tunnel
         self._base = f"{http.login.public}/v1beta"
         self.clock: ServiceClock = http.clock
@@ -170,7 +170,9 @@ class PublicPlane:
                 return
             url = f"{self._http.login.public}/v1/{name}:wait"
             found = self._http.call(doing, "GET", url, query={"timeout": "20s"})
-        raise UnavailableError(f"Could not {doing}: Colab is still at it.", hint="Try again.")
+        raise UnavailableError(
+            f"Could not {doing}: Colab is still working on it.", hint="Try again."
+        )
 
     def list(self) -> tuple[Runtime, ...]:
         """List the runtimes of the account."""
@@ -190,7 +192,7 @@ class PublicPlane:
             raise as_error(refused, doing) from refused
 
     def units(self) -> Units:
-        """Read the balance, which only the other plane has."""
+        """Read the balance, which only the other API has."""
         return self._tunnel.units()
 
     def eligible(self) -> dict[str, bool] | None:
@@ -206,9 +208,9 @@ class PublicPlane:
         }
 
     def keep_alive(self, runtime_id: str) -> None:
-        """Send what the editor sends, to the other plane: this one has no such request.
+        """Send what the editor sends, to the other API: this one has no such request.
 
-        The planes have different names for a runtime, and the same address.
+        The two APIs have different names for a runtime, and the same address.
         """
         own = next((each for each in self.list() if each.id == runtime_id), None)
         for each in self._tunnel.list() if own else ():
@@ -220,7 +222,7 @@ class PublicPlane:
         try:
             self._send("ask the public Colab API", "GET", "runtimespecs")
         except NotLoggedInError:
-            # A login without its scope; an expired one is refused by the other plane, too.
+            # A login without its scope; an expired one is refused by the other API, too.
             return False
         except Refused as refused:
             if refused.status in _NOT_LET_IN:
@@ -252,14 +254,14 @@ class PublicPlane:
         return found if isinstance(found, dict) else {}
 
 
-def open_plane(plane: str | None = None) -> "TunnelPlane | PublicPlane":
+def open_control_plane(plane: str | None = None) -> "TunnelApi | PublicApi":
     """Open a control plane: the one named, else the public API where it lets this account in."""
     http = Http(log_in())
-    tunnel = TunnelPlane(http)
-    if plane == TunnelPlane.plane:
+    tunnel = TunnelApi(http)
+    if plane == TunnelApi.plane:
         return tunnel
-    public = PublicPlane(http, tunnel)
-    return public if plane == PublicPlane.plane or public.is_open() else tunnel
+    public = PublicApi(http, tunnel)
+    return public if plane == PublicApi.plane or public.is_open() else tunnel
 
 
 def _assigned(item: Mapping[str, Any], now: datetime) -> Runtime:

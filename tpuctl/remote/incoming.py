@@ -1,8 +1,8 @@
-"""What a worker offers to copy here, and what of it is accepted: only what was asked for.
+"""Files that a worker sends in a copy, and which of them are accepted: only what was requested.
 
 A worker chooses every byte that it sends, so it must not choose where they are written: the name of
-a file is the one that was asked for, and a folder's content is added to an existing folder only if
-a folder was asked for.
+a file is the one that was requested, and a folder's content is added to an existing folder only if
+a folder was requested.
 """
 
 import asyncio
@@ -63,31 +63,35 @@ async def open_offer(
         yield call, await asyncio.to_thread(choose)
 
 
-def accept(offer: Offer, host: Host, asked: str, target: Path, *, is_single: bool) -> Accepted:
+def accept(offer: Offer, host: Host, requested: str, target: Path, *, is_single: bool) -> Accepted:
     """Choose what to accept of an offer for a path; raises WorkerError and AlreadyExistsError.
 
-    With several workers, each has a folder of its own as the target.
+    With several workers, the target is a separate folder for each.
     """
     try:
         entries = read_entries(offer.entries)
     except Refusal as refusal:
         raise _invalid(host, str(refusal)) from refusal
-    name = posixpath.basename(posixpath.normpath(asked)) if asked else ""
+    name = posixpath.basename(posixpath.normpath(requested)) if requested else ""
     if offer.is_file:
-        if [entry.kind for entry in entries] != [FILE] or name in _NO_FILES or asked[-1:] == "/":
-            is_folder = name in _NO_FILES or asked[-1:] == "/"
+        if (
+            [entry.kind for entry in entries] != [FILE]
+            or name in _NO_FILES
+            or requested[-1:] == "/"
+        ):
+            is_folder = name in _NO_FILES or requested[-1:] == "/"
             what = "a folder" if is_folder else "one file"
-            raise _invalid(host, f"{asked or '~'} should be {what}")
+            raise _invalid(host, f"{requested or '~'} should be {what}")
         entries[0].path = name
         if is_single and not target.is_dir():
             entries[0].path, target = target.name, target.parent
         return Accepted(target, {0: entries[0]}, offer.odd)
     accepted = _accept_folder(offer, host, entries, target)
-    is_folder_meant = name in (*_NO_FILES, target.resolve().name) or asked[-1:] == "/"
+    is_folder_meant = name in (*_NO_FILES, target.resolve().name) or requested[-1:] == "/"
     if is_single and not is_folder_meant and not _is_new_or_same(target, accepted):
         raise AlreadyExistsError(
-            f"{asked} on {host.label} is a folder, and {target} is not empty.",
-            hint=f"To add its files to {target}, say that it is a folder: {asked}/",
+            f"{requested} on {host.label} is a folder, and {target} is not empty.",
+            hint=f"To add its files to {target}, write it as a folder: {requested}/",
         )
     return accepted
 
