@@ -1,8 +1,10 @@
 """`tpuctl create` as it is typed: what it says, what it asks, how it ends."""
 
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -49,6 +51,23 @@ def test_the_plan_is_shown_and_nothing_is_asked_for(
     )
     golden("create_plan.txt", result.stdout)
     assert here.requests["create_node"] == 0
+
+
+def test_a_debugger_that_reads_local_variables_changes_nothing(
+    here: CloudWorld, tpuctl: Tpuctl
+) -> None:
+    def read(frame: FrameType, event: str, value: Any) -> Any:
+        return read if frame.f_locals is not None else None
+
+    before = sys.gettrace()
+    sys.settrace(read)
+    try:
+        made = tpuctl("create", "t1", "--type", "v5e-8", "--zone", A, "--dry-run", "--json")
+        gone = tpuctl("delete", "t1", "--dry-run", "--json")
+    finally:
+        sys.settrace(before)
+    assert made.data["name"] == "t1"
+    assert (gone.exit_code, "There is no TPU t1" in gone.stdout) == (1, True)
 
 
 def test_a_search_says_what_became_of_every_zone(here: CloudWorld, tpuctl: Tpuctl) -> None:

@@ -552,6 +552,17 @@ def test_a_job_whose_node_is_taken_away_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_output_of_a_hosted_script_is_not_held_back(tmp_path: Path) -> None:
+    """Its stdout is a pipe, which is followed, and which a killed session does not flush."""
+    (tmp_path / "job.py").write_text("import sys\nprint('through', sys.stdout.write_through)\n")
+    (tmp_path / "job.json").write_text(json.dumps({"plan": {"target": "./job.py"}}))
+    command = python_command("tpuctl.training.hosted_job", "job.json")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "through True\n" in done.stdout
+
+
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster(ONE)
     words = [sys.executable, "-m", "tpuctl"]

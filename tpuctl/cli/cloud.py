@@ -111,7 +111,7 @@ def delete(
         tpuctl delete my-tpu other-tpu --yes
         tpuctl delete --all --zone us-central1-a --dry-run
     """
-    options = locals()
+    options = dict(locals())
     named, yes = options.pop("names") or (), options.pop("yes")
     confirm = partial(output.confirm_plan, changes.delete_question, yes=yes)
     with bars() as on_progress:

@@ -150,7 +150,7 @@ def create(
         tpuctl create c1 --provider colab --accelerator-type v5e-1 --ttl 2h
         tpuctl create pod --accelerator-type v5e-64 --zone us-central1-a --queued --dry-run
     """
-    options = locals()
+    options = dict(locals())
     options["zone"] = join_zone_options(zone, options.pop("zones"))
     options["labels"] = _parse_labels(labels or [])
     options["tags"] = tuple(tags or ())

@@ -184,7 +184,7 @@ def watch(
         tpuctl watch t1 --code . --hang-after 15m --delete -- python train.py
         tpuctl watch --on kaggle,colab --checkpoints training -- python train.py
     """
-    options = locals()
+    options = dict(locals())
     words, yes = options.pop("words") or [], options.pop("yes")
     name, *command = words or [""] if on is None else ["", *words]
     if on is None and not name:

@@ -30,6 +30,8 @@ def main() -> None:
     """Run the job that the file describes, and exit with its exit code."""
     if os.getpid() == 1:
         _wait_for_the_script()
+    # Whoever follows the log reads it through a pipe, and a session that is killed flushes nothing.
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     try:
         if sys.argv[1] == "--":
             code = _measure(_plan_of(sys.argv[2:], {})).returncode
