@@ -56,11 +56,12 @@ def kaggle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kaggles]
             *,
             folder: Path | None = None,
             machines: Path | None = None,
+            scale: float = SCALE,
         ) -> World:
             plan = scenario or {}
             account = {"queue_s": 0, **plan.get("kaggle", {})}
-            clock = ScaledClock(datetime(2026, 11, 22, tzinfo=timezone.utc), SCALE)
-            given = {**plan, "time_scale": SCALE, "kaggle": account}
+            clock = ScaledClock(datetime(2026, 11, 22, tzinfo=timezone.utc), scale)
+            given = {**plan, "time_scale": scale, "kaggle": account}
             emulator = stack.enter_context(
                 serve(given, clock=clock, secret=EMULATOR_TOKEN, folder=folder, machines=machines)
             )

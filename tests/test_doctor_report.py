@@ -21,9 +21,10 @@ from tpuctl.reporters.display import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
-    "chmod", "curl", "df", "docker", "echo", "env", "export", "find", "free", "fusermount",
-    "gcloud", "grep", "hf", "kill", "kubectl", "ldconfig", "ldd", "mv", "pip", "python", "ray",
-    "sh", "ssh", "ssh-add", "sudo", "tensorboard", "tpuctl", "ulimit", "unset",
+    "chmod", "curl", "df", "docker", "dstack", "echo", "env", "export", "find", "free",
+    "fusermount", "gcloud", "grep", "hf", "kill", "kubectl", "ldconfig", "ldd", "mv", "pip",
+    "python", "ray", "sh", "sky", "ssh", "ssh-add", "sudo", "tensorboard", "terraform", "tpuctl",
+    "ulimit", "unset", "xpk",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}

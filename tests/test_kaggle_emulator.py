@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kaggle_world import Kaggles, World, fault
+from tests.kaggle_world import SCALE, Kaggles, World, fault
 from tests.kaggle_world import kaggle as kaggle
 from tpuctl.clock import ManualClock
 from tpuctl.errors import (
@@ -168,7 +168,9 @@ def test_data_sets_are_uploaded_mounted_and_only_when_ready(
 def test_failed_calls_become_our_errors_and_reading_is_repeated(
     kaggle: Kaggles, error: str, raised: type[TpuctlError], sent: int
 ) -> None:
-    world = kaggle(fault("kaggle_quota", error, nth=1, every=True))
+    # On a busy machine, the half minute of an outage would end before the second call.
+    scale = SCALE if error == "rate_limit" else SCALE / 30
+    world = kaggle(fault("kaggle_quota", error, nth=1, every=True), scale=scale)
     client = world.client
     client.version_of("tpuctl-nothing")  # from now on it knows the time of the service
     with pytest.raises(raised):

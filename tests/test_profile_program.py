@@ -354,4 +354,4 @@ def test_a_program_without_a_step_is_told_so_while_it_runs(
     monkeypatch.setattr(run, "TELL_AFTER_S", 0.0)
     with pytest.raises(TargetError, match="no training step was found"):
         profile_program(program("import time\nwhile True: time.sleep(0.1)"), limit_s=1)
-    assert capfd.readouterr().err.count("goes on until it ends or you press Ctrl-C") == 1
+    assert capfd.readouterr().err.count("continues until it ends or you press Ctrl-C") == 1

@@ -389,7 +389,16 @@ def test_every_command_refuses_a_planted_state_folder(
     folder.chmod(0o777)
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
-    before = {path: path.stat() for path in folder.rglob("*")}
+
+    def state_of_all() -> dict[Path, tuple[int, ...]]:
+        """Return what changes when a file is written, not when it is read."""
+        found = {path: path.stat() for path in folder.rglob("*")}
+        return {
+            path: (it.st_mode, it.st_ino, it.st_uid, it.st_size, it.st_mtime_ns, it.st_ctime_ns)
+            for path, it in found.items()
+        }
+
+    before = state_of_all()
     monkeypatch.setenv("TPUCTL_STATE_DIR", str(folder))
     monkeypatch.setenv("TPUCTL_PROJECT", "p")
     monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", "127.0.0.1:1")
@@ -398,7 +407,7 @@ def test_every_command_refuses_a_planted_state_folder(
     assert f"Could not use {folder} (state_dir, from TPUCTL_STATE_DIR)" in " ".join(
         refused.stderr.split()
     )
-    assert {path: path.stat() for path in folder.rglob("*")} == before
+    assert state_of_all() == before
 
 
 @pytest.mark.parametrize("find", [state_dir, cache_dir])
