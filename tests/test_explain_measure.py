@@ -29,6 +29,7 @@ OPENED = (
     "round21",
     "round22",
     "round23",
+    "round24",
 )
 
 
