@@ -504,7 +504,7 @@ def test_tables_are_not_wider_than_the_terminal(
 TRAIN = """\
 import time
 import grain
-for epoch in range(4):
+for epoch in range(10):
     for batch in iter(grain.MapDataset.range(64).map(lambda i: i).batch(4).to_iter_dataset()):
         time.sleep(0.005)
 """

@@ -28,7 +28,7 @@ def test_the_commands_and_the_code_of_the_page_run(
     fill(tmp_path / "photos", 36, classes=2, width=64)
     bucket = open_storage("gs://bucket/photos")
     for path in (tmp_path / "photos").rglob("*.jpg"):
-        bucket.create(path.relative_to(tmp_path / "photos").as_posix(), path.read_bytes())
+        bucket.write(path.relative_to(tmp_path / "photos").as_posix(), path.read_bytes())
     for name, text in re.findall(r"Save as `(\S+)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL):
         Path(name).write_text(text, encoding="utf-8")
     for block in pages.executed("data", "sh"):

@@ -335,7 +335,7 @@ def test_a_kernel_of_somebody_else_is_not_ours(
 TRAIN = """\
 import time
 import grain
-for epoch in range(4):
+for epoch in range(10):
     for batch in iter(grain.MapDataset.range(64).map(lambda i: i).batch(4).to_iter_dataset()):
         time.sleep(0.005)
 """

@@ -219,7 +219,7 @@ def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
         except NotFoundError as error:
             why = "".join(f" {each}" for each in ended.failures)
             raise TargetError(
-                f"{script} on {on}: no training step was found.{why}", hint=NO_STEPS
+                f"{script} on {on}: no step was found, or too few to measure.{why}", hint=NO_STEPS
             ) from error
     failed = tuple(str(error) for error in ended.failures)
     return replace(profile, unmet=(*profile.unmet, *failed)) if failed else profile
