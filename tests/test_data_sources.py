@@ -86,7 +86,7 @@ def test_what_is_a_picture_is_decided_as_in_a_folder(
     assert [(p.key, p.bytes) for p in found.pictures] == [(p.key, p.bytes) for p in same.pictures]
     assert found.ignored == {".txt": 1, "hidden": 2, "no suffix": 1}
     assert (found.lists, found.reads) == (1, 3)
-    with pytest.raises(NotFoundError, match="nothing in gs://shelf/elsewhere"):
+    with pytest.raises(NotFoundError, match="gs://shelf/elsewhere is empty or does not exist"):
         scan_bucket(open_storage("gs://shelf/elsewhere"))
     with pytest.raises(NotFoundError, match="the bucket gone does not exist"):
         presize("gs://gone/photos", tmp_path / "out", SMALL)

@@ -200,7 +200,7 @@ for path in Path("photos").rglob("*.*"):
     bucket.blob(str(path)).upload_from_filename(path)
 """
 TRAIN = "print('The TPU is already in use by process with pid 7')\n"
-TRAIN_TF = PIPELINE + "\nfor batch in make_dataset().repeat(20):\n    tf.reduce_sum(batch)\n"
+TRAIN_TF = PIPELINE + "\nfor batch in make_dataset().repeat(100):\n    tf.reduce_sum(batch)\n"
 
 
 def lines(walk: str) -> list[str]:

@@ -28,8 +28,8 @@ from tpuctl.units import format_count
 
 # Also the most that a killed program loses.
 WRITE_EVERY_S = 1.0
-# A shorter window holds too few ticks of the CPU clocks, and too few samples.
-LEAST_S = 0.3
+# Two ticks of the CPU clocks: what is shorter cannot be measured.
+LEAST_S = 0.02
 # A step this many times longer than the median is an evaluation or a checkpoint.
 GAP_RATIO = 10.0
 
