@@ -67,7 +67,7 @@ def test_a_debugger_that_reads_local_variables_changes_nothing(
     finally:
         sys.settrace(before)
     assert made.data["name"] == "t1"
-    assert (gone.exit_code, "There is no TPU t1" in gone.stdout) == (1, True)
+    assert (gone.exit_code, "not_found" in gone.stdout) == (1, True)
 
 
 def test_a_search_says_what_became_of_every_zone(here: CloudWorld, tpuctl: Tpuctl) -> None:
