@@ -154,9 +154,9 @@ def test_show_of_what_waits_in_line_shows_the_queued_resource(world: Worlds) -> 
 
 def test_show_of_nothing_names_the_zone(world: Worlds) -> None:
     here = world()
-    with pytest.raises(NotFoundError, match=f"no TPU t1 in {HERE}"):
+    with pytest.raises(NotFoundError, match=f"TPU t1 not found in {HERE}"):
         show_with_jobs(here.api, "t1", zone=HERE)
-    with pytest.raises(NotFoundError, match="no TPU t1 in any zone"):
+    with pytest.raises(NotFoundError, match="TPU t1 not found in any zone"):
         show_with_jobs(here.api, "t1")
 
 
