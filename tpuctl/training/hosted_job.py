@@ -30,7 +30,7 @@ def main() -> None:
     """Run the job that the file describes, and exit with its exit code."""
     if os.getpid() == 1:
         _wait_for_the_script()
-    # Whoever follows the log reads it through a pipe, and a session that is killed flushes nothing.
+    # The log is followed through a pipe, and a killed session flushes nothing.
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     try:
         if sys.argv[1] == "--":
