@@ -17,6 +17,7 @@ from tests.test_bench import sweep
 from tpuctl import outcome
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.errors import UsageError
+from tpuctl.hardware.types import TypeTable
 from tpuctl.profiling import tpuprof
 from tpuctl.profiling.models import Profile
 from tpuctl.reporters import envelope
@@ -103,6 +104,7 @@ def test_the_card_of_doctor_tells_the_host() -> None:
 
 def test_the_table_of_types_answers_in_a_line() -> None:
     table = tpuctl.types()
+    assert isinstance(table, TypeTable)
     assert repr(table).startswith(f"<tpuctl types: {len(table.families)} TPU generations; to rent:")
     assert "v6e" in repr(table)
     assert "GPUs" in repr(tpuctl.types("gpus"))

@@ -216,11 +216,7 @@ def test_a_cluster_may_answer_anything(cluster: Clusters, tpuctl: Tpuctl) -> Non
         ours = Gke(None, lambda text: None)
         assert [each.name for each in ours.list(None).tpus] == []
         logs = partial(
-            ours.logs,
-            "done",
-            sink=lambda _, line: heard.append(line),
-            note=lambda _: None,
-            on_progress=lambda _: None,
+            ours.logs, "done", sink=lambda _, line: heard.append(line), note=lambda _: None
         )
         uses: dict[str, Callable[[], object]] = {
             "list": lambda: ours.list(None),
