@@ -242,12 +242,12 @@ def logs(
 
 def _batch_run(where: str | Workers) -> tuple[BatchProvider, str] | None:
     """Return the provider and the name of a run that has no workers; None for anything else."""
-    from tpuctl.providers.batch import BatchProvider
-    from tpuctl.providers.registry import owner_of
-
     workers = as_workers(where)
     if workers.hosts or not workers.name or workers.zone or workers.project:
         return None
+    from tpuctl.providers.batch import BatchProvider
+    from tpuctl.providers.registry import owner_of
+
     owner = owner_of(workers.name)
     return (owner, workers.name) if isinstance(owner, BatchProvider) else None
 

@@ -6,9 +6,10 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from tpuctl.codec import read_json
+from tpuctl.codec import parse_json, read_limited
 from tpuctl.errors import TpuctlError
 from tpuctl.settings import state_dir
+from tpuctl.units import MIB
 
 # What may be a word of a command line without quotes.
 _WORD = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
@@ -86,7 +87,8 @@ def _records(*folders: str) -> Iterator[dict[str, Any]]:
         state = state_dir()
         for path in chain.from_iterable(sorted((state / name).glob("*.json")) for name in folders):
             with suppress(OSError, ValueError):
-                if isinstance(document := read_json(path), dict):
+                document = parse_json(read_limited(path, MIB))
+                if isinstance(document, dict):
                     yield document
 
 

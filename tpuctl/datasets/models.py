@@ -86,7 +86,10 @@ class PresizeOptions:
         if self.steal and self.engine == "beam":
             raise UsageError("--steal is for --engine local: Beam deals out shards itself.")
         if self.beam and self.engine != "beam":
-            raise UsageError("Beam options have no effect without --engine beam.", hint="Add it.")
+            raise UsageError(
+                f"Beam options have no effect with --engine {self.engine}.",
+                hint="Add --engine beam.",
+            )
         if self.quality != 95 and self.encode not in ("jpeg", "webp"):
             raise UsageError(f"--quality has no effect with --encode {self.encode}.")
         allowed_bad(self.max_bad, 1)

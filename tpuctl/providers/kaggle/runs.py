@@ -243,7 +243,7 @@ def _resolve_resume(client: KaggleClient, store: RunStore, job: HostedJob) -> st
     if not runs:
         raise NotFoundError(
             f"No run on Kaggle to resume from: {job.resume}.",
-            hint="Use --resume last, the name of a run, or a folder with checkpoints.",
+            hint="Pass last, the name of a run from `tpuctl list`, or a folder with checkpoints.",
         )
     run = runs[0]
     assert run.version
