@@ -191,7 +191,7 @@ def test_nothing_but_bad_files_is_an_error_whatever_is_allowed(tmp_path: Path) -
 def test_a_folder_without_pictures_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("x")
-    with pytest.raises(InvalidInputError, match=r"no images in .*photos, only: 1 \.txt"):
+    with pytest.raises(InvalidInputError, match=r"photos, only: 1 \.txt"):
         presize(tmp_path / "photos", tmp_path / "out")
     with pytest.raises(NotFoundError, match="does not exist"):
         presize(tmp_path / "gone", tmp_path / "out")
