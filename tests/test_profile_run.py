@@ -308,13 +308,13 @@ def test_waiting_is_not_taken_for_work(target: Callable[[str], str]) -> None:
         """
     )
     profile = profile_target(place, seconds=2)
-    fetch = next(stage for stage in profile.stages if stage.name == "fetch")
-    assert fetch.active_ms_per_example > 15
-    assert fetch.cpu_ms_per_example < 0.5 * fetch.active_ms_per_example
+    nap = next(stage for stage in profile.stages if stage.name == "nap")
+    assert nap.active_ms_per_example > 15
+    assert nap.cpu_ms_per_example < 0.5 * nap.active_ms_per_example
     assert profile.signals
     others = (profile.signals.other_cpu_s or 0.0) / profile.signals.wall_s
     if profile.verdict in ("io", "threadpool"):
-        assert fetch.is_bottleneck
+        assert nap.is_bottleneck
     else:
         # Where much else runs, it may be the neighbours, or too much of both to tell.
         assert others > 0.1

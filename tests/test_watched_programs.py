@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -395,7 +397,16 @@ MODES = {
 }
 # A traceback shows the functions of tpuctl through which an error came, as docs/training.md says.
 _OWN_FRAME = re.compile(rf'^  File "{Path(tpuctl.__file__).parent}/.*\n(    .*\n)+', re.M)
-IN_FIT = ("ends", "fails", "cleans up", "sets an alarm", "looks around", "blocks signals")
+IN_FIT = ("fails", "blocks signals", "ends", "cleans up", "sets an alarm", "looks around")
+
+
+def in_turn(names: Sequence[str], modes: Iterable[str]) -> list[object]:
+    """Every program in every mode, all but one of them only in `make soak`."""
+    chosen = dict(zip(names, cycle(modes)))
+    return [
+        pytest.param(name, mode, marks=() if chosen[name] == mode else pytest.mark.soak)
+        for name, mode in product(names, modes)
+    ]
 
 
 @dataclass(frozen=True)
@@ -472,7 +483,9 @@ def test_a_block_around_a_program_changes_nothing(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("name", IN_FIT)
+@pytest.mark.parametrize(
+    "name", [*IN_FIT[:2], *(pytest.param(name, marks=pytest.mark.soak) for name in IN_FIT[2:])]
+)
 def test_a_callback_in_fit_changes_nothing(tmp_path: Path, name: str) -> None:
     bare = run(write(tmp_path, name, "keras"), tmp_path)
     watched = run(write(tmp_path, name, "keras", block=True), tmp_path)
@@ -481,8 +494,7 @@ def test_a_callback_in_fit_changes_nothing(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", HOOKED)
+@pytest.mark.parametrize(("name", "mode"), in_turn(HOOKED, MODES))
 def test_a_program_with_grain_is_left_alone(tmp_path: Path, name: str, mode: str) -> None:
     watch_from_outside(tmp_path, mode, write(tmp_path, name, "grain"))
 
