@@ -199,7 +199,7 @@ def test_the_words_of_a_harmless_line_are_no_failure_and_the_same_words_raised_a
 
 API = {
     'There is no more capacity in the zone "us-central2-b"; you can try in another': "no_capacity",
-    "Insufficient reserved capacity. Contact customer support": "no_capacity",
+    "Insufficient reserved capacity. Contact customer support": "no_reserved_capacity",
     "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in "
     "region us-east5.": "quota_exceeded",
     "Quota 'TPUV4' exhausted. Limit 32 in zone us-central2-b": "quota_exceeded",
