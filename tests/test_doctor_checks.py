@@ -57,6 +57,7 @@ def proc(processes: dict[str, Any], **more: Any) -> dict[str, Any]:
 LOCK = {"locks": ["1: POSIX ADVISORY WRITE 7 fe:00:77 0 EOF"], "lockfile_inode": 77}
 VFIO = ["/dev/vfio/0", "/dev/vfio/vfio"]
 DOCKER = {"/.dockerenv": None}
+NODE = {"TBE_RUNTIME_ADDR": "x", "COLAB_TPU_ADDR": "10.0.0.2:8470"}
 TF = {"tensorflow": "2.20.0"}
 
 FIRES: dict[str, list[dict[str, Any]]] = {
@@ -132,6 +133,8 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={"libtpu": "0.0.5"}),
         {**tpu_vm(), "packages": {**TORCH_TPU, "libtpu": "0.0.42.1"}},
         tpu_vm(requires={"jax": ["libtpu==0.0.99.* ; extra == 'tpu'"]}),
+        tpu_vm(packages={**XLA, **JAX}),
+        tpu_vm(packages=XLA, requires={"torch-xla": ["libtpu==0.0.17 ; extra == 'tpu'"]}),
     ],
     "F24": [
         tpu_vm(packages={**XLA, "torch": "2.11.0+cpu"}),
@@ -170,6 +173,11 @@ FIRES: dict[str, list[dict[str, Any]]] = {
     "F37": [tpu_vm(packages={**XLA, "lightning": "2.6.0"})],
     "F38": [
         tpu_vm(python="3.12.3", packages={"libtpu": "0.0.17", "jax": "0.6.2", "jaxlib": "0.6.2"})
+    ],
+    "F41": [
+        {"env": NODE, "packages": JAX},
+        {"env": {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.2:8470"}, "packages": JAX},
+        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"jax": "0.4.1", "jaxlib": "0.4.1"}},
     ],
     "F42": [
         {"env": {"JAX_XLA_BACKEND": "tpu_driver"}},
@@ -223,6 +231,7 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "F74": [tpu_vm(proc=proc(holder(7, "unreadable", uid=0), listening_ports=[8431]))],
+    "xla_tpu_legacy": [{"env": NODE, "packages": {"torch": "2.9.0", "torch_xla": "2.9.0"}}],
 }
 
 QUIET: dict[str, list[dict[str, Any]]] = {
@@ -267,6 +276,9 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={"libtpu": "0.0.21.1", "torch": "2.9.0", "torch_xla": "2.9.0"}),
         tpu_vm(packages={"libtpu": "0.0.5"}, requires={"jax": ["libtpu==0.0.5"]}),
         tpu_vm(packages={"jax": "99.0", "jaxlib": "99.0"}),
+        tpu_vm(packages=XLA),
+        tpu_vm(packages={**XLA, **JAX, "torch_xla": "2.99.0"}),
+        tpu_vm(packages={**XLA, **JAX}, requires={"torch-xla": ["libtpu==0.0.99"]}),
     ],
     "F24": [
         tpu_vm(packages={**XLA, "torch": "2.9.1+cpu"}),
@@ -302,6 +314,11 @@ QUIET: dict[str, list[dict[str, Any]]] = {
     "F36": [tpu_vm(env={"TPU_LIBRARY_PATH": "/x/libtpu.so"}, files={"/x/libtpu.so": None})],
     "F37": [tpu_vm(packages={**XLA, "lightning": "2.5.0"})],
     "F38": [tpu_vm(python="3.12.3"), tpu_vm(python="3.11.9", packages={"libtpu": "0.0.17"})],
+    "F41": [
+        {"env": NODE, "packages": {"jax": "0.3.25", "jaxlib": "0.3.25"}},
+        {"env": {"XRT_TPU_CONFIG": "localservice;0;localhost:51011"}, "packages": JAX},
+        tpu_vm(env=NODE),
+    ],
     "F43": [tpu_vm(metadata=None, env={"TPU_SKIP_MDS_QUERY": "true"}), {"metadata": None}],
     "F46": [
         tpu_vm(env={"TPU_ACCELERATOR_TYPE": name}, packages=XLA)
@@ -327,6 +344,7 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         {"files": {"/dev/nvidia0": None}, "packages": {"torch": "2.11.0+cu128"}},
     ],
     "F74": [tpu_vm(proc=proc(holder(7, "unreadable", uid=0)))],
+    "xla_tpu_legacy": [{"env": NODE, "packages": {"torch": "2.0.0", "torch_xla": "2.0"}}],
 }
 
 
@@ -397,6 +415,14 @@ def test_hugepages_are_only_a_note_where_they_cannot_be_changed() -> None:
     machine = tpu_vm(files={THP: "[madvise]", "/var/colab/hostname": None})
     problem = next(p for p in diagnosed(machine).problems if p.code == "F13")
     assert problem.severity == "note"
+
+
+def test_a_libtpu_for_jax_beside_torch_xla_is_a_warning_with_the_command() -> None:
+    found = diagnosed(tpu_vm(packages={**XLA, **JAX}))
+    (problem,) = (problem for problem in found.problems if problem.code == "F22")
+    assert (problem.severity, found.status) == ("warning", "attention")
+    assert problem.evidence == ("libtpu 0.0.23", "torch-xla 2.9.0 declares libtpu==0.0.21.*")
+    assert problem.fix_command == "pip install 'libtpu==0.0.21.*'"
 
 
 def test_a_libtpu_that_suits_one_framework_is_only_mentioned() -> None:

@@ -120,6 +120,11 @@ WITHOUT_A_TPU: dict[str, tuple[dict[str, str], int, int | None]] = {
     "a job of one": (
         {"TF_CONFIG": json.dumps({"cluster": {"chief": ["a"]}, "task": CHIEF})}, 1, None
     ),
+    "worker pools of Vertex AI": (
+        {"CLUSTER_SPEC": json.dumps(
+            {"cluster": {"workerpool0": ["a"], "workerpool1": ["b", "c"], "workerpool2": ["ps"]},
+             "task": {"type": "workerpool1", "index": 1}, "job": "{}"})}, 3, 2
+    ),
     "torchrun": ({"GROUP_WORLD_SIZE": "4", "GROUP_RANK": "3"}, 4, 3),
     "a script for torchrun": ({"NNODES": "2", "NODE_RANK": "1"}, 2, 1),
     "an elastic range of nodes": ({"NNODES": "1:4"}, 1, None),

@@ -34,10 +34,10 @@ def recording(machine: dict[str, Any]) -> dict[str, Any]:
     tpu = document.pop("tpu", None)
     if not tpu:
         return document
-    driver = tpu.pop("driver", "vfio-pci")
+    driver, visible = tpu.pop("driver", "vfio-pci"), tpu.pop("nodes", True)
     document["pci"] = chips(tpu.pop("count"), tpu.pop("device"), driver=driver, **tpu)
     nodes = "/dev/vfio/" if driver == "vfio-pci" else "/dev/accel"
-    extra = {f"{nodes}{number}": None for number in range(len(document["pci"]))}
+    extra = {f"{nodes}{number}": None for number in range(len(document["pci"]) * visible)}
     document["files"] = {**document.get("files", {}), **extra}
     return document
 

@@ -71,6 +71,7 @@ def planted() -> dict[str, Any]:
             "TPU_LIBRARY_PATH": "/home/ada.lovelace/libtpu.so",
             "TPU_ACCELERATOR_TYPE": f"v5e-1 {SECRET}",
             "TF_CONFIG": '{"cluster": {"worker": ["babbage-laptop:2222", "other-host:2222"]}}',
+            "XRT_TPU_CONFIG": "tpu_worker;0;babbage-laptop:8470",
             "JAX_PLATFORMS": "tpu",
         },
         "files": {
@@ -119,6 +120,19 @@ def test_the_secrets_were_really_there_to_be_found() -> None:
     document = recorded(RecordedMachine(planted()))
     assert {"KAGGLE_DATA_PROXY_URL", "TPU_NAME", "TF_CONFIG"} <= set(document["env"])
     assert document["proc"]["processes"]["7"]["cmdline"] == "python train.py …"
+
+
+def test_the_worker_pools_of_vertex_ai_are_kept_without_its_copy_of_the_job() -> None:
+    cluster = {
+        "cluster": {"workerpool0": ["babbage-laptop:2222"], "workerpool1": ["other-host:2222"]},
+        "task": {"type": "workerpool1", "index": 0},
+        "job": {"package_uris": ["gs://adas-project/ada.lovelace"], "key": SECRET},
+    }
+    env = {"CLOUD_ML_JOB_ID": "adas-project-7", "CLUSTER_SPEC": json.dumps(cluster)}
+    document = recorded(RecordedMachine({"env": env}))
+    assert [name for name in NAMES if name in json.dumps(document)] == []
+    found = diagnose(RecordedMachine(document))
+    assert (found.runtime, found.hosts, found.worker) == ("gce-vm", 2, 1)
 
 
 def test_a_scrubbed_machine_keeps_what_the_diagnosis_needs() -> None:

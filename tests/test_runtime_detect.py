@@ -1,5 +1,6 @@
 """Where am I: the rules, on machines made for each of them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -64,6 +65,66 @@ def test_chips_on_the_bus_win_over_the_address_of_a_legacy_node() -> None:
     found = look(env=env, pci=chips(1, "0x0063"), files=nodes(1))
     assert (found.runtime, found.accelerator) == ("colab-tpu-vm", "tpu")
     assert look(env=env).runtime == "colab-legacy-tpu-node"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"COLAB_TPU_ADDR": "10.0.0.2:8470"},
+        {"COLAB_TPU_ADDR": "10.0.0.2:8470", "TPU_NAME": "grpc://10.0.0.2:8470"},
+        {"TPU_NAME": "grpc://10.0.0.2:8470"},
+        {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.2:8470"},
+    ],
+)
+def test_a_colab_node_is_for_the_releases_that_can_reach_it(node: dict[str, str]) -> None:
+    env = {**COLAB, **node}
+    old = look(
+        env=env,
+        packages={"jax": "0.3.25", "jaxlib": "0.3.25", "torch": "2.0.0", "torch_xla": "2.0"},
+    )
+    assert (old.runtime, old.accelerator) == ("colab-legacy-tpu-node", "tpu-remote")
+    assert (old.strategy_jax, old.strategy_torch) == ("single", "xla-launch")
+    assert old.problems == ()
+    new = look(
+        env=env,
+        packages={"jax": "0.4.0", "jaxlib": "0.4.0", "torch": "2.1.0", "torch_xla": "2.1.0"},
+    )
+    assert (new.runtime, new.accelerator) == ("colab-legacy-tpu-node", "tpu-remote")
+    assert (new.strategy_jax, new.strategy_torch) == ("cpu", "cpu")
+    assert {"F41", "xla_tpu_legacy"} <= {problem.code for problem in new.problems}
+
+
+def vertex_cluster(*pools: int) -> str:
+    cluster = {
+        f"workerpool{n}": [f"h{n}{m}:2222" for m in range(size)] for n, size in enumerate(pools)
+    }
+    return json.dumps({"cluster": cluster, "task": {"type": "workerpool1", "index": 0}})
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"CLOUD_ML_JOB_ID": "123", "CLUSTER_SPEC": vertex_cluster(1)},
+        {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "8080"},
+        {"CLUSTER_SPEC": vertex_cluster(1)},
+    ],
+)
+def test_a_container_of_vertex_ai_is_not_one_that_somebody_started(env: dict[str, str]) -> None:
+    docker = {"/.dockerenv": None}
+    found = look(env=env, pci=chips(4, "0x0063"), files={**nodes(4), **docker})
+    assert (found.runtime, found.hosts) == ("cloud-tpu-vm", 1)
+    assert "a container of Vertex AI" in found.answers.platform[0]
+    listed = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"}
+    several = look(env={**env, **listed}, pci=chips(4, "0x0063"), files={**nodes(4), **docker})
+    assert (several.runtime, several.hosts) == ("cloud-tpu-pod-worker", 2)
+    assert look(env=env, files=docker).runtime == "gce-vm"
+    pod = look(env={**env, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, files={"/dev/nvidia0": None})
+    assert (pod.runtime, pod.accelerator) == ("gce-vm", "gpu")
+
+
+def test_a_cluster_specification_of_somebody_else_is_not_vertex_ai() -> None:
+    env = {"CLUSTER_SPEC": '{"worker": ["a:1", "b:1"]}', "AIP_X": "1", "CLOUD_ML_REGION": "x"}
+    assert look(env=env).runtime == "workstation"
 
 
 def test_bounds_that_say_four_do_not_make_one_chip_four() -> None:

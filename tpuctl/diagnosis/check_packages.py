@@ -70,17 +70,28 @@ def empty_accelerator_type(view: MachineView) -> Finding | None:
 
 
 def libtpu_mismatch(view: MachineView) -> Finding | None:
-    """F22: libtpu does not match any installed framework; matching one is enough."""
+    """F22: libtpu matches no installed framework, or is JAX's and too new for torch_xla."""
     libtpu = view.detected.frameworks.libtpu
     if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
         return None
     wants = _wanted_libtpus(view)
-    if not wants or any(satisfies(libtpu, spec) for spec in wants.values()):
+    unmet = {name: spec for name, spec in wants.items() if not satisfies(libtpu, spec)}
+    xla = unmet.get("torch-xla", "")
+    # Colab's images had an older libtpu beside torch_xla; a newer one fails to load.
+    too_new = parse(libtpu) > parse(xla.lstrip("=<>~")) if xla else False
+    if not unmet or (len(unmet) < len(wants) and not too_new):
         return None
-    declared = (
-        f"{name} {view.version(name)} declares libtpu{spec}" for name, spec in wants.items()
+    declared = [
+        f"{name} {view.version(name)} declares libtpu{spec}" for name, spec in unmet.items()
+    ]
+    if not too_new:
+        return found(f"libtpu {libtpu}", *declared)
+    return Finding(
+        (f"libtpu {libtpu}", *declared),
+        severity="warning",
+        summary="libtpu is too new for torch_xla",
+        fix_command=f"pip install '{_libtpu_dists(view)[0]}{xla}'",
     )
-    return found(f"libtpu {libtpu}", *declared)
 
 
 def libtpu_differences(view: MachineView) -> tuple[str, ...]:
@@ -125,6 +136,18 @@ def torch_xla_mismatch(view: MachineView) -> Finding | None:
         fix_command="pip install 'torch~={0}.{1}.0' 'torch_xla[tpu]~={0}.{1}.0'".format(
             *minor(xla)
         ),
+    )
+
+
+def jax_on_a_tpu_node(view: MachineView) -> Finding | None:
+    """F41: a remote TPU node, and a JAX that only knows TPU VMs."""
+    return _too_new_for_nodes(view, "jax", "JAX 0.4 and newer cannot use a remote TPU node")
+
+
+def torch_xla_on_a_tpu_node(view: MachineView) -> Finding | None:
+    """`xla_tpu_legacy`: a remote TPU node, and a torch_xla that only knows TPU VMs."""
+    return _too_new_for_nodes(
+        view, "torch-xla", "torch_xla 2.1 and newer cannot use a remote TPU node"
     )
 
 
@@ -241,6 +264,22 @@ def libtpu_sdk_unusable(view: MachineView) -> Finding | None:
     if parse(libtpu) > parse(tables()["libtpu_before_python_3_12"]):
         return None
     return found(f"Python {python} with libtpu {libtpu}")
+
+
+def uses_nodes(view: MachineView, name: str) -> bool:
+    """Whether an installed release of JAX or torch_xla can use a TPU on another machine."""
+    return view.has(name) and parse(view.version(name)) < parse(
+        tables()["first_without_nodes"][name]
+    )
+
+
+def _too_new_for_nodes(view: MachineView, name: str, summary: str) -> Finding | None:
+    platform = view.detected.platform
+    if not platform.remote or not view.has(name) or uses_nodes(view, name):
+        return None
+    evidence = (f"{name} {view.version(name)}", f"the TPU is at {platform.remote}")
+    fix = "Use a TPU VM or today's TPU runtime of Colab or Kaggle; TPU nodes are retired."
+    return Finding(evidence, summary=summary, fix=fix)
 
 
 def _libtpu_dists(view: MachineView) -> list[str]:

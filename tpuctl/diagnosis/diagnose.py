@@ -16,7 +16,7 @@ from tpuctl.runtime.frameworks import LIBTPU_DISTS, TENSORFLOW_DISTS
 from tpuctl.runtime.live import LiveMachine, live_machine
 from tpuctl.runtime.machine import Machine
 from tpuctl.runtime.redact import redact
-from tpuctl.runtime.topology import tensorflow_tasks
+from tpuctl.runtime.topology import training_tasks
 from tpuctl.runtime.versions import tables
 from tpuctl.training.choose import (
     FRAMEWORKS,
@@ -63,6 +63,7 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F36": environment.library_path_missing,
     "F37": packages.lightning_without_xla,
     "F38": packages.libtpu_sdk_unusable,
+    "F41": packages.jax_on_a_tpu_node,
     "F42": environment.old_tpu_driver,
     "F43": environment.metadata_silent,
     "F44": environment.torch_xla_without_metadata,
@@ -80,6 +81,7 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F69": environment.precision_variables,
     "F72": hardware.p100_without_kernels,
     "F74": hardware.busy_and_unseen,
+    "xla_tpu_legacy": packages.torch_xla_on_a_tpu_node,
 }
 _SEVERITIES = ("blocking", "warning", "note")
 _REPORTED_PACKAGES = (
@@ -156,7 +158,10 @@ def situation(view: MachineView) -> Situation:
         and found.chips.generation in tables()["torch_tpu_generations"]
         and packages.torch_tpu_range(view) is None,
         has_keras_3=frameworks.is_keras_3,
-        tensorflow_workers=tensorflow_tasks(view.machine)[0],
+        tensorflow_workers=training_tasks(view.machine)[0],
+        on_nodes=frozenset(
+            name for name in ("jax", "torch-xla") if packages.uses_nodes(view, name)
+        ),
         stray_process_addresses=environment.has_too_few_addresses(view),
     )
 

@@ -13,7 +13,8 @@ _NOTEBOOKS = (
     ("cloud-shell", ("CLOUD_SHELL", "DEVSHELL_PROJECT_ID")),
 )
 _PAPERSPACE = ("PAPERSPACE_NOTEBOOK_REPO_ID", "PAPERSPACE_NOTEBOOK_ID", "PAPERSPACE_CLUSTER_ID")
-_REMOTE = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
+_REMOTE = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR", "TPU_NAME", "TPU_CONFIG")
+_VERTEX_JOB = ("CLOUD_ML_JOB_ID", "AIP_MODE")
 _VERTEX = {"COLAB_ENTERPRISE": "colab-enterprise", "WORKBENCH_INSTANCE": "vertex-workbench"}
 
 
@@ -42,7 +43,7 @@ def find_platform(given: ProbeInput) -> Platform:
     # The order matters: Kaggle's images are built from Colab's and share its variables.
     probes = (
         probe_kaggle,
-        probe_enterprise,
+        probe_vertex,
         probe_colab,
         probe_gke,
         probe_notebooks,
@@ -75,11 +76,22 @@ def probe_kaggle(given: ProbeInput) -> Platform | None:
     return Platform("kaggle-gpu" if given.gpus.count else "kaggle-cpu", because)
 
 
-def probe_enterprise(given: ProbeInput) -> Platform | None:
-    """Recognize Colab Enterprise and Vertex Workbench."""
-    product = variable(given.machine, "VERTEX_PRODUCT")
-    runtime = _VERTEX.get(product.upper())
-    return Platform(runtime, (f"VERTEX_PRODUCT={product}",)) if runtime else None
+def probe_vertex(given: ProbeInput) -> Platform | None:
+    """Recognize Vertex AI: Colab Enterprise, Workbench, and containers of jobs and models.
+
+    The containers have no name of their own: Google runs them on its TPU VMs and other VMs.
+    """
+    machine = given.machine
+    product = variable(machine, "VERTEX_PRODUCT")
+    if runtime := _VERTEX.get(product.upper()):
+        return Platform(runtime, (f"VERTEX_PRODUCT={product}",))
+    mark = next((name for name in _VERTEX_JOB if variable(machine, name)), None)
+    if mark is None and "workerpool" in variable(machine, "CLUSTER_SPEC"):
+        mark = "CLUSTER_SPEC"
+    if mark is None:
+        return None
+    because = (f"{mark} is set: a container of Vertex AI",)
+    return Platform(_tpu_vm(given) if given.chips.count else "gce-vm", because)
 
 
 def probe_colab(given: ProbeInput) -> Platform | None:
@@ -90,10 +102,9 @@ def probe_colab(given: ProbeInput) -> Platform | None:
         return None
     if given.chips.count:
         return Platform("colab-tpu-vm", (mark,))
-    if address := variable(machine, "COLAB_TPU_ADDR"):
-        return Platform(
-            "colab-legacy-tpu-node", (mark, f"COLAB_TPU_ADDR={address}"), remote=address
-        )
+    name, address = remote_tpu(machine) or ("", "")
+    if ":" in address:
+        return Platform("colab-legacy-tpu-node", (mark, f"{name}={address}"), remote=address)
     if variable(machine, "COLAB_TPU_1VM") == "1":
         return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but it has no chip"))
     return Platform("colab-gpu" if given.gpus.count else "colab-cpu", (mark,))
@@ -146,9 +157,12 @@ def probe_cloud_tpu(given: ProbeInput) -> Platform | None:
     because = marks or ("TPU chips, but nothing names the platform",)
     if container := in_container(given.machine):
         return Platform("docker-on-tpu-vm", (*because, container), sure=bool(marks))
+    return Platform(_tpu_vm(given), because, sure=bool(marks))
+
+
+def _tpu_vm(given: ProbeInput) -> str:
     several = max(given.topology.hosts, given.topology.slice_hosts) > 1
-    name = "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
-    return Platform(name, because, sure=bool(marks))
+    return "cloud-tpu-pod-worker" if several else "cloud-tpu-vm"
 
 
 def _tpu_vm_evidence(given: ProbeInput) -> tuple[str, ...]:
@@ -201,5 +215,9 @@ def workstation(given: ProbeInput) -> Platform:
 
 def remote_tpu(machine: Machine) -> tuple[str, str] | None:
     """Return the variable that names a remote TPU, and its address; `local` does not count."""
-    named = ((name, variable(machine, name)) for name in _REMOTE)
+    named = [(name, variable(machine, name)) for name in _REMOTE]
+    # torch_xla's form is tpu_worker;0;10.0.0.2:8470; on a TPU VM it is a localservice.
+    worker, _, address = variable(machine, "XRT_TPU_CONFIG").partition("|")[0].rpartition(";")
+    if "tpu_worker" in worker:
+        named.append(("XRT_TPU_CONFIG", address))
     return next((pair for pair in named if pair[1].lower() not in ("", "local")), None)

@@ -72,8 +72,10 @@ class Scrubber:
             return _host_list(value)
         if name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR"):
             return _remote(value)
-        if name == "TF_CONFIG":
-            return re.sub(r'"[^"\s]+:\d+"', '"host:2222"', self.text(value))
+        if name == "XRT_TPU_CONFIG":
+            return re.sub(r"(?<=;)(?!localhost)[^;|]+:\d+", "10.0.0.1:8470", value)
+        if name in ("TF_CONFIG", "CLUSTER_SPEC"):
+            return re.sub(r'"[^"\s]+:\d+"', '"host:2222"', self.text(_without_job(value)))
         return REDACTED if is_secret_name(name) else self.text(value)
 
     def file(self, path: str, text: str) -> str:
@@ -115,6 +117,15 @@ def _host(name: str, number: int) -> str:
     if match := _TPU_HOST.match(name):
         return f"t1v-n-00000000-w-{match[1]}"
     return name if name in _SAFE_LIST_WORDS else f"host-{number}"
+
+
+def _without_job(cluster: str) -> str:
+    """Leave out Vertex AI's copy of the job, which names buckets and arguments."""
+    try:
+        document = json.loads(cluster)
+        return json.dumps({key: value for key, value in document.items() if key != "job"})
+    except (ValueError, AttributeError, RecursionError):
+        return cluster
 
 
 def _remote(value: str) -> str:

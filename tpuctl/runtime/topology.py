@@ -11,7 +11,12 @@ from tpuctl.runtime.chips import Chips, tpu_env, type_name
 from tpuctl.runtime.machine import Machine, parse_count, variable
 
 _HOST_NAME = re.compile(r"t1v-n-[0-9a-f]+-w-([0-9]{1,6})")
-_TRAINING_JOBS = ("chief", "master", "worker")
+# The jobs that train; parameter servers and evaluators do not. In Vertex AI's CLUSTER_SPEC jobs
+# are pools, of which the third and fourth are for those.
+_TRAINING_JOBS = {
+    "TF_CONFIG": ("chief", "master", "worker"),
+    "CLUSTER_SPEC": ("workerpool0", "workerpool1"),
+}
 _LISTS = (
     "TORCH_TPU_SLICEBUILDER_ADDRESSES", "TPU_PROCESS_ADDRESSES_PATH", "TPU_PROCESS_ADDRESSES",
     "TPU_WORKER_HOSTNAMES",
@@ -65,12 +70,11 @@ def find_cluster(machine: Machine) -> Topology:
     return _largest((*_launchers(machine), *_services(machine)))
 
 
-def tensorflow_tasks(machine: Machine) -> tuple[int, int | None]:
-    """Count the workers that TF_CONFIG names, and say which this is; 1 if it names no cluster."""
+def training_tasks(machine: Machine, name: str = "TF_CONFIG") -> tuple[int, int | None]:
+    """Count the workers that a cluster's variable names, and say which this is; 1 if none."""
     try:
-        document = json.loads(variable(machine, "TF_CONFIG") or "{}")
-        # The chief trains too; parameter servers and evaluators do not.
-        counts = {job: len(document["cluster"].get(job, [])) for job in _TRAINING_JOBS}
+        document = json.loads(variable(machine, name) or "{}")
+        counts = {job: len(document["cluster"].get(job, [])) for job in _TRAINING_JOBS[name]}
         task = document.get("task") or {}
         kind, index = task.get("type"), parse_count(str(task.get("index")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -105,9 +109,10 @@ def _launchers(machine: Machine) -> Iterator[tuple[int, int | None, str]]:
 
 
 def _services(machine: Machine) -> Iterator[tuple[int, int | None, str]]:
-    tasks, index = tensorflow_tasks(machine)
-    if tasks > 1:
-        yield tasks, index, f"TF_CONFIG names {tasks} workers"
+    for name in _TRAINING_JOBS:
+        tasks, index = training_tasks(machine, name)
+        if tasks > 1:
+            yield tasks, index, f"{name} names {tasks} workers"
     names = re.findall(r'"([^"]+)"', variable(machine, "SM_HOSTS"))
     if len(names) > 1:
         me = variable(machine, "SM_CURRENT_HOST")

@@ -17,7 +17,10 @@ _ON_TPU = frozenset(
 
 @dataclass(frozen=True)
 class Situation:
-    """The inputs of the choice; `*_build` is the best accelerator that a framework supports."""
+    """The inputs of the choice; `*_build` is the best accelerator that a framework supports.
+
+    `on_nodes` has the installed frameworks that can use a TPU on another machine.
+    """
 
     accelerator: str = "none"
     runtime: str = "workstation"
@@ -34,6 +37,7 @@ class Situation:
     has_torch_tpu: bool = False
     has_keras_3: bool = False
     tensorflow_workers: int = 1
+    on_nodes: frozenset[str] = frozenset()
     stray_process_addresses: bool = False
 
     @property
@@ -136,9 +140,9 @@ def _jax(situation: Situation) -> tuple[str, str]:
     if situation.jax_build is None:
         return "not-installed", "JAX is not installed"
     if situation.accelerator == "tpu-remote":
-        if situation.runtime == "colab-legacy-tpu-node":
+        if situation.runtime == "colab-legacy-tpu-node" and "jax" in situation.on_nodes:
             return "single", "obsolete: jax.tools.colab_tpu made the node's cores local devices"
-        return "cpu", "JAX cannot use a TPU on another machine"
+        return "cpu", "this JAX cannot use a TPU on another machine"
     if situation.accelerator == "tpu":
         if situation.several_hosts:
             return "distributed+mesh", f"{situation.hosts} hosts, each runs the program"
@@ -153,8 +157,9 @@ def _jax(situation: Situation) -> tuple[str, str]:
 
 
 def _torch(situation: Situation) -> tuple[str, str]:
-    if situation.runtime == "colab-legacy-tpu-node":
-        return "xla-launch", "obsolete: a torch_xla for XRT, which the notebook installed itself"
+    on_colab = situation.runtime == "colab-legacy-tpu-node" and not situation.has_torch_xla
+    if on_colab or (situation.accelerator == "tpu-remote" and "torch-xla" in situation.on_nodes):
+        return "xla-launch", "obsolete: torch_xla before 2.1 reached a TPU on another machine"
     if situation.torch_build is None:
         return "not-installed", "PyTorch is not installed"
     if situation.accelerator == "tpu" and situation.has_torch_tpu:
