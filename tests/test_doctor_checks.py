@@ -231,6 +231,13 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "F74": [tpu_vm(proc=proc(holder(7, "unreadable", uid=0), listening_ports=[8431]))],
+    "accelerator_type_unknown": [
+        tpu_vm("0x006f", packages={"torch": "2.4.0", "torch_xla": "2.4.0"}),
+        tpu_vm("0x0076", packages={"torch": "2.8.0", "torch_xla": "2.8.1"}),
+    ],
+    "libtpu_package_without_file": [
+        {**tpu_vm(), "packages": {"jax": "0.4.14", "libtpu-nightly": "0.1.dev20230727"}}
+    ],
     "xla_tpu_legacy": [{"env": NODE, "packages": {"torch": "2.9.0", "torch_xla": "2.9.0"}}],
 }
 
@@ -264,6 +271,10 @@ QUIET: dict[str, list[dict[str, Any]]] = {
     ],
     "F15": [tpu_vm(), {"packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}}],
     "F16": [tpu_vm(env={"JAX_PLATFORMS": "tpu,cpu"}), {"env": {"JAX_PLATFORMS": "tpu"}}],
+    "F18": [
+        {"packages": {"jax": "0.2.17", "jaxlib": "0.1.70"}},
+        {"packages": {"jax": "0.3.25", "jaxlib": "0.3.25"}},
+    ],
     "F19": [
         {"packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}},
         {"packages": {"jax": "0.4.30", "jaxlib": "0.4.28"}},
@@ -339,11 +350,25 @@ QUIET: dict[str, list[dict[str, Any]]] = {
             metadata={"instance/service-accounts/default/scopes": "https://x/auth/cloud-platform"}
         )
     ],
-    "F69": [tpu_vm(env={"XLA_USE_BF16": "0"}, packages=XLA)],
+    "F69": [
+        tpu_vm(env={"XLA_USE_BF16": "0"}, packages=XLA),
+        tpu_vm(env={"XLA_USE_BF16": "1"}, packages={"torch": "2.4.0", "torch_xla": "2.4.0"}),
+        {"env": {"XLA_USE_BF16": "1"}},
+    ],
     "F72": [
         {"files": {"/dev/nvidia0": None}, "packages": {"torch": "2.11.0+cu128"}},
     ],
     "F74": [tpu_vm(proc=proc(holder(7, "unreadable", uid=0)))],
+    "accelerator_type_unknown": [
+        tpu_vm("0x006f", packages={"torch": "2.5.0", "torch_xla": "2.5.0.dev20240901"}),
+        tpu_vm("0x005e", packages={"torch": "1.13.0", "torch_xla": "1.13"}),
+        {"packages": {"torch": "2.4.0", "torch_xla": "2.4.0"}},
+    ],
+    "libtpu_package_without_file": [
+        tpu_vm(packages={"libtpu-nightly": "0.1.dev20230727"}),
+        {**tpu_vm(), "packages": {"jax": "0.4.16", "libtpu-nightly": "0.1.dev20230918"}},
+        {"packages": {"jax": "0.4.14", "libtpu-nightly": "0.1.dev20230727"}},
+    ],
     "xla_tpu_legacy": [{"env": NODE, "packages": {"torch": "2.0.0", "torch_xla": "2.0"}}],
 }
 

@@ -132,6 +132,14 @@ WITHOUT_A_TPU: dict[str, tuple[dict[str, str], int, int | None]] = {
         {"JAX_COORDINATOR_ADDRESS": "h0:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "2"},
         4, 2,
     ),
+    "ranks of Open MPI, host by host": (
+        {"OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+         "OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2, 1
+    ),
+    "ranks of Open MPI, dealt round": (
+        {"OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+         "OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "4"}, 2, None
+    ),
     "Open MPI": ({"OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 3, None),
     "SageMaker": ({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-2"}, 2, 1),
     "nonsense": ({"SLURM_STEP_NUM_NODES": "two", "SM_HOSTS": "[", "OMPI_COMM_WORLD_SIZE": "-4",

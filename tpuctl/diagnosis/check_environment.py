@@ -189,9 +189,9 @@ def bucket_scope_missing(view: MachineView) -> Finding | None:
 
 
 def precision_variables(view: MachineView) -> Finding | None:
-    """F69: variables that torch_xla no longer reads."""
+    """F69: variables that torch_xla gives up since 2.5."""
     names = [name for name in _OLD_PRECISION if view.is_true(name)]
-    if not names or not view.has("torch-xla"):
+    if not names or parse(view.version("torch-xla")) < parse("2.5"):
         return None
     return found(*(view.shown(name) for name in names))
 

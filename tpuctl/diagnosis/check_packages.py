@@ -9,7 +9,7 @@ _LIBTPU_USERS = ("jax", "torch-xla", "torch-tpu", "tensorflow-tpu")
 
 def jax_without_libtpu(view: MachineView) -> Finding | None:
     """F15: chips and JAX, but no libtpu."""
-    if not view.on_tpu or not view.has("jax") or _libtpu_dists(view):
+    if not view.on_tpu or not view.has("jax") or view.detected.frameworks.libtpu:
         return None
     path = view.value("TPU_LIBRARY_PATH")
     if path and view.machine.exists(path):
@@ -25,9 +25,9 @@ def tpu_demanded_without_libtpu(view: MachineView) -> Finding | None:
 
 
 def ancient_jaxlib(view: MachineView) -> Finding | None:
-    """F18: a jaxlib older than 0.4 with another release of jax."""
+    """F18: a jaxlib older than 0.4 with a newer jax; before, the two were numbered apart."""
     jax, jaxlib = view.version("jax"), view.version("jaxlib")
-    if not jax or not jaxlib or minor(jaxlib) >= (0, 4) or minor(jax) == minor(jaxlib):
+    if not jax or not jaxlib or minor(jaxlib) >= (0, 4) or minor(jax) < (0, 4):
         return None
     return found(f"jax {jax} with jaxlib {jaxlib}")
 
@@ -48,6 +48,13 @@ def jaxlib_mismatch(view: MachineView) -> Finding | None:
         older = older and minor(jax) >= (0, 5)
         fits, wanted = not newer and not older, "jaxlib must not be newer, nor a minor older"
     return None if fits else found(f"jax {jax} with jaxlib {jaxlib}", wanted)
+
+
+def empty_libtpu(view: MachineView) -> Finding | None:
+    """`libtpu_package_without_file`: the only libtpu is a wheel without the library."""
+    if not view.on_tpu or not view.detected.frameworks.libtpu or _libtpu_dists(view):
+        return None
+    return found(f"libtpu {view.detected.frameworks.libtpu} has no libtpu.so")
 
 
 def libtpu_of_tensorflow(view: MachineView) -> Finding | None:
@@ -71,7 +78,8 @@ def empty_accelerator_type(view: MachineView) -> Finding | None:
 
 def libtpu_mismatch(view: MachineView) -> Finding | None:
     """F22: libtpu matches no installed framework, or is JAX's and too new for torch_xla."""
-    libtpu = view.detected.frameworks.libtpu
+    dists = _libtpu_dists(view)
+    libtpu = view.version(dists[0]) if dists else ""
     if not libtpu or not view.on_tpu or libtpu_of_tensorflow(view) or two_libtpus(view):
         return None
     wants = _wanted_libtpus(view)
@@ -90,7 +98,7 @@ def libtpu_mismatch(view: MachineView) -> Finding | None:
         (f"libtpu {libtpu}", *declared),
         severity="warning",
         summary="libtpu is too new for torch_xla",
-        fix_command=f"pip install '{_libtpu_dists(view)[0]}{xla}'",
+        fix_command=f"pip install '{dists[0]}{xla}'",
     )
 
 
@@ -136,6 +144,19 @@ def torch_xla_mismatch(view: MachineView) -> Finding | None:
         fix_command="pip install 'torch~={0}.{1}.0' 'torch_xla[tpu]~={0}.{1}.0'".format(
             *minor(xla)
         ),
+    )
+
+
+def torch_xla_too_old(view: MachineView) -> Finding | None:
+    """`accelerator_type_unknown`: torch_xla counts the chips whose PCI IDs it knows."""
+    version, generation = view.version("torch-xla"), view.detected.chips.generation
+    first = tables()["first_torch_xla"].get(generation)
+    if not version or not first or parse(version).release >= parse(first).release:
+        return None
+    return Finding(
+        (f"torch_xla {version}", f"{generation} needs torch_xla {first}"),
+        summary="torch_xla is older than this type of TPU",
+        fix_command="pip install -U torch 'torch_xla[tpu]'",
     )
 
 
@@ -283,7 +304,8 @@ def _too_new_for_nodes(view: MachineView, name: str, summary: str) -> Finding | 
 
 
 def _libtpu_dists(view: MachineView) -> list[str]:
-    return [name for name in LIBTPU_DISTS if view.has(name)]
+    empty = tables()["empty_libtpu"]
+    return [name for name in LIBTPU_DISTS if view.has(name) and view.version(name) not in empty]
 
 
 def _wanted_libtpus(view: MachineView) -> dict[str, str]:

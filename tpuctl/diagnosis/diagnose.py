@@ -81,6 +81,8 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F69": environment.precision_variables,
     "F72": hardware.p100_without_kernels,
     "F74": hardware.busy_and_unseen,
+    "accelerator_type_unknown": packages.torch_xla_too_old,
+    "libtpu_package_without_file": packages.empty_libtpu,
     "xla_tpu_legacy": packages.torch_xla_on_a_tpu_node,
 }
 _SEVERITIES = ("blocking", "warning", "note")

@@ -102,10 +102,13 @@ def _launchers(machine: Machine) -> Iterator[tuple[int, int | None, str]]:
         hosts = parse_count(variable(machine, hosts_name)) or 1
         if hosts > 1:
             yield hosts, parse_count(variable(machine, number_name)), f"{hosts_name}={hosts}"
-    sizes = (variable(machine, f"OMPI_COMM_WORLD_{name}") for name in ("SIZE", "LOCAL_SIZE"))
-    everywhere, here = (parse_count(size) or 1 for size in sizes)
+    names = ("SIZE", "LOCAL_SIZE", "RANK", "LOCAL_RANK")
+    numbers = [parse_count(variable(machine, f"OMPI_COMM_WORLD_{name}")) for name in names]
+    everywhere, here, (rank, local) = numbers[0] or 1, numbers[1] or 1, numbers[2:]
     if everywhere > here:
-        yield -(-everywhere // here), None, f"OMPI_COMM_WORLD_SIZE={everywhere}, {here} here"
+        # Ranks are dealt host by host, unless the user maps them otherwise.
+        worker = rank // here if rank is not None and rank % here == local else None
+        yield -(-everywhere // here), worker, f"OMPI_COMM_WORLD_SIZE={everywhere}, {here} here"
 
 
 def _services(machine: Machine) -> Iterator[tuple[int, int | None, str]]:

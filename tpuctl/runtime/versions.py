@@ -72,5 +72,5 @@ def requirement_of(lines: tuple[str, ...] | None, distribution: str) -> str | No
 
 def image_tensorflow_is_for_tpu(runtime: str, version: str) -> bool:
     """Whether a runtime's own TPU image shipped that TensorFlow under the plain name."""
-    last = tables()["image_tensorflow_for_tpu"].get(runtime)
-    return bool(last) and minor(version) <= minor(last)
+    shipped = tables()["image_tensorflow_for_tpu"].get(runtime)
+    return bool(shipped) and satisfies(version, shipped)
