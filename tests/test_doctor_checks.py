@@ -57,6 +57,7 @@ def proc(processes: dict[str, Any], **more: Any) -> dict[str, Any]:
 LOCK = {"locks": ["1: POSIX ADVISORY WRITE 7 fe:00:77 0 EOF"], "lockfile_inode": 77}
 VFIO = ["/dev/vfio/0", "/dev/vfio/vfio"]
 DOCKER = {"/.dockerenv": None}
+TPU_ENV = "instance/attributes/tpu-env"
 NODE = {"TBE_RUNTIME_ADDR": "x", "COLAB_TPU_ADDR": "10.0.0.2:8470"}
 TF = {"tensorflow": "2.20.0"}
 
@@ -238,6 +239,9 @@ FIRES: dict[str, list[dict[str, Any]]] = {
     "libtpu_package_without_file": [
         {**tpu_vm(), "packages": {"jax": "0.4.14", "libtpu-nightly": "0.1.dev20230727"}}
     ],
+    "tpu_env_keys": [
+        tpu_vm(metadata={TPU_ENV: "TPU_ACCELERATOR_TYPE: 'v6e-8'\n"}, packages=XLA),
+    ],
     "xla_tpu_legacy": [{"env": NODE, "packages": {"torch": "2.9.0", "torch_xla": "2.9.0"}}],
 }
 
@@ -299,7 +303,10 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={**TORCH_TPU, "torch": "2.0.0", "torch-tpu": "0.9.9"}),
     ],
     "F25": [tpu_vm(packages={**XLA, "tensorflow-cpu": "2.20.0"}), {"packages": {**XLA, **TF}}],
-    "F26": [{**tpu_vm("0x005e"), "packages": {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.15"}}],
+    "F26": [
+        tpu_vm(packages={"libtpu-nightly": "0.1.dev20241010+nightly.cleanup"}),
+        {**tpu_vm("0x005e"), "packages": {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.15"}},
+    ],
     "F29": [{"packages": TF}, {**tpu_vm("0x005e"), "packages": {"tensorflow-tpu": "2.19.1"}}],
     "F30": [
         {**tpu_vm("0x005e"), "packages": {"tensorflow-tpu": "2.19.1"}},
@@ -368,6 +375,16 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={"libtpu-nightly": "0.1.dev20230727"}),
         {**tpu_vm(), "packages": {"jax": "0.4.16", "libtpu-nightly": "0.1.dev20230918"}},
         {"packages": {"jax": "0.4.14", "libtpu-nightly": "0.1.dev20230727"}},
+    ],
+    "tpu_env_keys": [
+        tpu_vm(metadata={TPU_ENV: "TPU_ACCELERATOR_TYPE: 'v6e-8'\n"}),
+        tpu_vm(metadata={TPU_ENV: "ACCELERATOR_TYPE: 'v6e-8'\n"}, packages=XLA),
+        tpu_vm(
+            metadata={TPU_ENV: "WORKER_ID: '0'\n"},
+            packages=XLA,
+            env={"TPU_SKIP_MDS_QUERY": "1", "TPU_HOST_BOUNDS": "1,1,1"},
+        ),
+        tpu_vm(packages=XLA),
     ],
     "xla_tpu_legacy": [{"env": NODE, "packages": {"torch": "2.0.0", "torch_xla": "2.0"}}],
 }

@@ -86,6 +86,15 @@ ON_A_TPU: dict[str, tuple[dict[str, Any], tuple[int, int | None, int]]] = {
     "Slurm on TPUs": (
         {"env": {"SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": "1"}, "listed": names(4)}, (2, 1, 1)
     ),
+    "a launcher per slice": (
+        {"env": {"JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "0", "TPU_WORKER_ID": "0",
+                 "TPU_WORKER_HOSTNAMES": names(2), "MEGASCALE_NUM_SLICES": "2",
+                 "MEGASCALE_SLICE_ID": "1"}}, (4, 2, 2)
+    ),
+    "several processes on a host": (
+        {"env": {"TPU_PROCESS_BOUNDS": "2,2,1", "TPU_PROCESS_ADDRESSES": names(4, ":8476"),
+                 "CLOUD_TPU_TASK_ID": "2"}, "listed": names(1)}, (4, 2, 1)
+    ),
     "TF_CONFIG does not count TPU hosts": (
         {"env": {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}}'}}, (1, None, 1)
     ),
@@ -128,6 +137,7 @@ WITHOUT_A_TPU: dict[str, tuple[dict[str, str], int, int | None]] = {
     "torchrun": ({"GROUP_WORLD_SIZE": "4", "GROUP_RANK": "3"}, 4, 3),
     "a script for torchrun": ({"NNODES": "2", "NODE_RANK": "1"}, 2, 1),
     "an elastic range of nodes": ({"NNODES": "1:4"}, 1, None),
+    "SkyPilot": ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}, 2, 1),
     "numbered JAX processes": (
         {"JAX_COORDINATOR_ADDRESS": "h0:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "2"},
         4, 2,

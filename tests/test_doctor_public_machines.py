@@ -1,4 +1,4 @@
-"""Machines from public dumps, in two halves by source: rules were written with the first only.
+"""Machines from public dumps, in two halves by source: the second is judged before it is used.
 
 `public_machines/machines.json` has a source and a date for each; `inferred` names what the source
 does not say. `expected` has only what the source proves.
@@ -22,16 +22,6 @@ BY_NAME = {machine["name"]: machine for machine in MACHINES}
 UNSOLVED: dict[str, set[str]] = {
     # Apple's GPUs are not looked for.
     "mac_studio_jax_metal": {"accelerator", "strategy_jax"},
-    # A launcher's count of the hosts replaces the slices and the worker, even if it is the same.
-    "kubeflow_two_slices_duplicate_ids": {"slices", "worker"},
-    # SkyPilot's variables are not read.
-    "skypilot_two_gpu_nodes": {"hosts", "worker"},
-    # The metadata's number of the host wins over that of the process.
-    "one_container_per_chip": {"worker"},
-    # Nothing checks the keys of tpu-env.
-    "v6e_8_prefixed_tpu_env": {"problems"},
-    # That release of libtpu-nightly is an empty wheel.
-    "four_hosts_libtpu_nightly_cleanup": {"problems"},
 }
 
 

@@ -3,6 +3,7 @@
 import re
 
 from tpuctl.diagnosis.report import Finding, MachineView, found
+from tpuctl.runtime.chips import tpu_env
 from tpuctl.runtime.topology import product
 from tpuctl.runtime.versions import parse
 
@@ -80,6 +81,16 @@ def bounds_missing(view: MachineView) -> Finding | None:
     if not view.is_true("TPU_SKIP_MDS_QUERY"):
         return None
     return found(view.shown("TPU_SKIP_MDS_QUERY"), f"not set: {', '.join(missing)}")
+
+
+def type_missing(view: MachineView) -> Finding | None:
+    """`tpu_env_keys`: torch_xla reads the accelerator type from tpu-env, which has none."""
+    known = tpu_env(view.machine)
+    if not view.on_tpu or not view.has("torch-xla") or view.is_true("TPU_SKIP_MDS_QUERY"):
+        return None
+    if not known or "ACCELERATOR_TYPE" in known:
+        return None
+    return found("tpu-env has no ACCELERATOR_TYPE", "TPU_SKIP_MDS_QUERY is not set")
 
 
 def type_unreadable(view: MachineView) -> Finding | None:

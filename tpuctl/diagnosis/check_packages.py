@@ -304,6 +304,7 @@ def _too_new_for_nodes(view: MachineView, name: str, summary: str) -> Finding | 
 
 
 def _libtpu_dists(view: MachineView) -> list[str]:
+    """Return what brings a libtpu; a few wheels of libtpu-nightly are empty."""
     empty = tables()["empty_libtpu"]
     return [name for name in LIBTPU_DISTS if view.has(name) and view.version(name) not in empty]
 

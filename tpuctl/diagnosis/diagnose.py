@@ -83,6 +83,7 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F74": hardware.busy_and_unseen,
     "accelerator_type_unknown": packages.torch_xla_too_old,
     "libtpu_package_without_file": packages.empty_libtpu,
+    "tpu_env_keys": environment.type_missing,
     "xla_tpu_legacy": packages.torch_xla_on_a_tpu_node,
 }
 _SEVERITIES = ("blocking", "warning", "note")

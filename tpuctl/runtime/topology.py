@@ -21,10 +21,11 @@ _LISTS = (
     "TORCH_TPU_SLICEBUILDER_ADDRESSES", "TPU_PROCESS_ADDRESSES_PATH", "TPU_PROCESS_ADDRESSES",
     "TPU_WORKER_HOSTNAMES",
 )  # fmt: skip
-# How many nodes there are and which this is: by Slurm's srun, torchrun, and scripts for either.
+# How many nodes there are and which this is: by Slurm's srun, torchrun, SkyPilot, and scripts.
 _NODE_COUNTS = (
     ("SLURM_STEP_NUM_NODES", "SLURM_NODEID"), ("GROUP_WORLD_SIZE", "GROUP_RANK"),
-    ("NNODES", "NODE_RANK"), ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+    ("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"), ("NNODES", "NODE_RANK"),
+    ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
 )  # fmt: skip
 
 
@@ -62,7 +63,11 @@ def find_topology(machine: Machine, chips: Chips) -> Topology:
         because=(because,) if because else (),
     )
     launched = _largest(_launchers(machine))
-    return replace(launched, slice_hosts=place.slice_hosts) if launched.hosts > 1 else place
+    # A launcher does not know the slices, and one per slice repeats the numbers.
+    agrees = launched.hosts == place.hosts and place.worker is not None
+    if launched.hosts == 1 or agrees:
+        return place
+    return replace(launched, slice_hosts=place.slice_hosts)
 
 
 def find_cluster(machine: Machine) -> Topology:
@@ -202,6 +207,7 @@ def _worker(machine: Machine) -> int | None:
     given = variable(machine, "TPU_WORKER_ID")
     listed = variable(machine, "TPU_WORKER_HOSTNAMES") or variable(machine, "TPU_PROCESS_ADDRESSES")
     candidates = (
+        variable(machine, "CLOUD_TPU_TASK_ID") if listed else None,
         given if listed else None,
         machine.metadata("instance/attributes/agent-worker-number"),
         tpu_env(machine).get("WORKER_ID"),
