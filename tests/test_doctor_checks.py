@@ -105,7 +105,10 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         tpu_vm("0x0076", files={THP: "always madvise [never]\n"}),
     ],
     "F14": [tpu_vm(pci=[*chips(2, "0x0063"), *chips(1, "0x006f", addr="0000:00:09.0")])],
-    "F15": [{**tpu_vm(), "packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}}],
+    "F15": [
+        {**tpu_vm(), "packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}},
+        {**tpu_vm(), "packages": {"torch": "2.9.0", "torch-xla": "2.9.0"}},
+    ],
     "F16": [
         {"env": {"JAX_PLATFORMS": "tpu"}, "packages": JAX},
         {"env": {"JAX_PLATFORMS": "tpu,cpu"}, "packages": JAX},
@@ -273,7 +276,13 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm("0x005e", files={THP: "[madvise]"}),
         tpu_vm(files={THP: "[always] madvise never"}),
     ],
-    "F15": [tpu_vm(), {"packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}}],
+    "F15": [
+        tpu_vm(),
+        {"packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}},
+        {"packages": {"torch": "2.9.0", "torch-xla": "2.9.0"}},
+        {**tpu_vm(), "packages": {"torch": "2.3.0", "torch-xla": "2.3.0"}},
+        {**tpu_vm(files={"/lib/libtpu.so": None}), "packages": {"torch-xla": "2.9.0"}},
+    ],
     "F16": [tpu_vm(env={"JAX_PLATFORMS": "tpu,cpu"}), {"env": {"JAX_PLATFORMS": "tpu"}}],
     "F18": [
         {"packages": {"jax": "0.2.17", "jaxlib": "0.1.70"}},

@@ -66,8 +66,8 @@ def test_both_halves_are_large_and_share_no_source() -> None:
         side: {machine["source"] for machine in MACHINES if half(machine) == side}
         for side in ("seen", "unseen")
     }
-    assert len(MACHINES) >= 110
-    assert min(len(group) for group in sources.values()) >= 40
+    assert len(MACHINES) >= 140
+    assert min(len(group) for group in sources.values()) >= 50
     assert not sources["seen"] & sources["unseen"]
     for machine in MACHINES:
         assert machine["source"]

@@ -372,7 +372,7 @@ MACHINES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
             "packages": {**JAX, "torch": "2.11.0+cu128", "torch-xla": "2.9.0"},
         },
         answers("colab-tpu-vm", "tpu", "v6e", 1, 1, 1, 1, NO, "single", "xla-single"),
-        {"F24", "F27"},
+        {"F22", "F24", "F27"},
     ),
 }  # fmt: skip
 

@@ -7,19 +7,26 @@ from tpuctl.runtime.versions import minor, parse, requirement_of, satisfies, tab
 _LIBTPU_USERS = ("jax", "torch-xla", "torch-tpu", "tensorflow-tpu")
 
 
-def jax_without_libtpu(view: MachineView) -> Finding | None:
-    """F15: chips and JAX, but no libtpu."""
-    if not view.on_tpu or not view.has("jax") or view.detected.frameworks.libtpu:
+def without_libtpu(view: MachineView) -> Finding | None:
+    """F15: chips and JAX or torch_xla, but no libtpu."""
+    jax, xla = view.version("jax"), view.version("torch-xla")
+    # Older wheels of torch_xla contain a libtpu.
+    if view.detected.frameworks.libtpu or not (jax or parse(xla).release >= (2, 5)):
         return None
-    path = view.value("TPU_LIBRARY_PATH")
-    if path and view.machine.exists(path):
+    path = view.value("TPU_LIBRARY_PATH") or ("" if jax else "/lib/libtpu.so")
+    if not view.on_tpu or (path and view.machine.exists(path)):
         return None
-    return found(f"jax {view.version('jax')} is installed, libtpu is not")
+    if jax:
+        return found(f"jax {jax} is installed, libtpu is not")
+    evidence = (f"torch_xla {xla} is installed, libtpu is not",)
+    return Finding(
+        evidence, summary="libtpu is not installed", fix_command="pip install 'torch_xla[tpu]'"
+    )
 
 
 def tpu_demanded_without_libtpu(view: MachineView) -> Finding | None:
     """F17: like F15, and JAX_PLATFORMS rules out the CPU."""
-    if "tpu" in view.value("JAX_PLATFORMS").lower().split(",") and jax_without_libtpu(view):
+    if "tpu" in view.value("JAX_PLATFORMS").lower().split(",") and without_libtpu(view):
         return found(view.shown("JAX_PLATFORMS"), "libtpu is not installed")
     return None
 
@@ -85,7 +92,7 @@ def libtpu_mismatch(view: MachineView) -> Finding | None:
     wants = _wanted_libtpus(view)
     unmet = {name: spec for name, spec in wants.items() if not satisfies(libtpu, spec)}
     xla = unmet.get("torch-xla", "")
-    # Colab's images had an older libtpu beside torch_xla; a newer one fails to load.
+    # Colab's images had an older libtpu beside torch_xla, which refuses a newer one.
     too_new = parse(libtpu) > parse(xla.lstrip("=<>~")) if xla else False
     if not unmet or (len(unmet) < len(wants) and not too_new):
         return None

@@ -42,7 +42,7 @@ CHECKS: dict[str, Callable[[MachineView], Finding | None]] = {
     "F12": hardware.chips_kept_from_container,
     "F13": hardware.hugepages_off,
     "F14": hardware.mixed_chips,
-    "F15": packages.jax_without_libtpu,
+    "F15": packages.without_libtpu,
     "F16": environment.platforms_contradict,
     "F17": packages.tpu_demanded_without_libtpu,
     "F18": packages.ancient_jaxlib,
