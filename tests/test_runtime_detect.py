@@ -92,6 +92,8 @@ def test_a_colab_node_is_for_the_releases_that_can_reach_it(node: dict[str, str]
     assert (new.runtime, new.accelerator) == ("colab-legacy-tpu-node", "tpu-remote")
     assert (new.strategy_jax, new.strategy_torch) == ("cpu", "cpu")
     assert {"F41", "xla_tpu_legacy"} <= {problem.code for problem in new.problems}
+    only_jax = look(env=env, packages={"jax": "0.4.0", "jaxlib": "0.4.0"}).recommended
+    assert (only_jax.framework, only_jax.strategy) == ("jax", "cpu")
 
 
 def vertex_cluster(*pools: int) -> str:

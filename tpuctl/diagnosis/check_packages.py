@@ -18,9 +18,11 @@ def without_libtpu(view: MachineView) -> Finding | None:
         return None
     if jax:
         return found(f"jax {jax} is installed, libtpu is not")
-    evidence = (f"torch_xla {xla} is installed, libtpu is not",)
     return Finding(
-        evidence, summary="libtpu is not installed", fix_command="pip install 'torch_xla[tpu]'"
+        (f"torch_xla {xla} is installed, libtpu is not",),
+        summary="libtpu is not installed",
+        fix="Install libtpu together with torch_xla.",
+        fix_command="pip install 'torch_xla[tpu]'",
     )
 
 
@@ -306,7 +308,7 @@ def _too_new_for_nodes(view: MachineView, name: str, summary: str) -> Finding | 
     if not platform.remote or not view.has(name) or uses_nodes(view, name):
         return None
     evidence = (f"{name} {view.version(name)}", f"the TPU is at {platform.remote}")
-    fix = "Use a TPU VM or today's TPU runtime of Colab or Kaggle; TPU nodes are retired."
+    fix = "Run on a TPU VM itself, or on today's TPU of Colab or Kaggle; TPU nodes are retired."
     return Finding(evidence, summary=summary, fix=fix)
 
 

@@ -62,6 +62,8 @@ def choose(situation: Situation) -> Choice:
     able = []
     if _tpu(situation):
         able = [choice for choice in choices if choice.strategy in _ON_TPU]
+        if situation.torch_build is None:
+            able = [choice for choice in able if choice.framework != "torch"]
     elif situation.accelerator == "gpu":
         builds = (situation.tensorflow_build, situation.jax_build, situation.torch_build)
         able = [choice for choice, build in zip(choices, builds, strict=True) if build == "gpu"]
