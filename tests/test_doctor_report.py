@@ -24,7 +24,7 @@ PROGRAMS = {
     "accelerate", "apt-get", "chmod",
     "colab", "conda", "curl", "df", "docker", "dstack", "echo", "env", "export", "find",
     "free", "fuser", "fusermount", "gcloud", "gcsfuse", "git", "grep", "helm", "hf",
-    "jupyter", "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls", "lsblk", "mv",
+    "jupyter", "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls", "lsblk", "lspci", "mv",
     "pip", "python", "python3", "ray", "sed", "sh", "sky", "source", "ssh", "ssh-add",
     "ssh-keygen", "sudo", "tensorboard", "terraform", "tpu-info", "tpuctl", "ulimit", "unset",
     "uptime", "uv", "wandb", "xpk", "xprof",
