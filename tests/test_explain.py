@@ -100,6 +100,33 @@ def test_every_pattern_can_be_searched_and_is_found_in_its_own_text() -> None:
         assert found[0] in users[text] or known.kind != "cause", text
 
 
+def ends_inside_a_word(condition: str, words: set[str]) -> bool:
+    """Whether a condition begins or ends with what is known only as a part of longer words."""
+    text = condition.lower()
+    head, tail = re.match(r"[^\W_]+", text), re.search(r"[^\W_]+$", text)
+    return bool(
+        (head and head[0] not in words and any(word.endswith(head[0]) for word in words))
+        or (tail and tail[0] not in words and any(word.startswith(tail[0]) for word in words))
+    )
+
+
+def test_a_condition_begins_and_ends_at_whole_words() -> None:
+    texts = Path(__file__).parent / "explain_texts"
+    lines = [path.read_text(encoding="utf-8") for path in texts.glob("*.txt")]
+    lines += [text for _, text in every_pattern()]
+    lines += [f"{known.title} {known.cause} {known.fix}" for known in failures().values()]
+    words = set(re.findall(r"[^\W_]+", "\n".join(lines).lower()))
+    assert ends_inside_a_word("profil", words)
+    assert ends_inside_a_word("aggle", words)
+    wrong = [
+        (known.code, text)
+        for known in failures().values()
+        for text in (*known.only_if, *known.not_if)
+        if ends_inside_a_word(text, words)
+    ]
+    assert wrong == [], "never matches: write the whole word, or `beginning…`"
+
+
 def facts(name: str, start: str, end: str) -> str:
     path = shared() / "facts" / name
     if not path.is_file():
@@ -242,6 +269,13 @@ frobnicate.GrumpyError: the frobnicator is not greased"""
 def test_a_phrase_that_is_most_of_a_message_leaves_no_doubt() -> None:
     (match,) = explain("RuntimeError: No TPU platform found").matches
     assert match.title == failures()["F29"].title
+
+
+def test_an_unknown_flag_of_xla_is_named_whole() -> None:
+    for flag in ("xla_latency_hiding_scheduler_rerun", "--xla_tpu_rerun", "megascale_port"):
+        match = explain(f"ERROR: Unknown command line flag '{flag}'").matches[0]
+        assert match.code == "unknown_xla_flag"
+        assert f" {flag.removeprefix('--')}." in match.cause
 
 
 def test_where_nothing_matches_the_exception_and_its_library_are_named() -> None:
