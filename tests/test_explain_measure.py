@@ -30,6 +30,7 @@ OPENED = (
     "round22",
     "round23",
     "round24",
+    "round25",
 )
 
 
@@ -132,10 +133,11 @@ def answers_without(
 ) -> Iterator[tuple[Case, Answer]]:
     """Answer the seen texts by a catalogue that lacks something for each.
 
-    Similar words are slower to compare, so only if not every text is asked for.
+    Similar words are slower to compare, so only if not every text is asked for. The thread decides
+    which are, so that new texts do not change the choice among the others.
     """
-    for number, case in enumerate(cases()):
-        if not case.is_unseen and number % every == 0:
+    for case in cases():
+        if not case.is_unseen and hashlib.sha256(case.address.encode()).digest()[1] % every == 0:
 
             def left(words: set[str], case: Case = case) -> Iterator[tuple[Failure, Pattern]]:
                 known = candidates(words)
