@@ -590,12 +590,12 @@ def read_compute(data: bytes, folder: Path) -> object:
     from tpuctl.cloud.endpoint import Endpoint
     from tpuctl.cloud.gce._api import ComputeApi
     from tpuctl.cloud.models import ALL_ZONES
-    from tpuctl.cloud.retry import load_retry_policy
+    from tpuctl.cloud.retry import load_request_limits
     from tpuctl.cloud.service_clock import ServiceClock
 
     reply = object_of(data)
     where = Connection(Endpoint("127.0.0.1:1", True), None, ServiceClock(ManualClock(NOW)))
-    api = ComputeApi(where, project="p", policy=load_retry_policy())
+    api = ComputeApi(where, project="p", limits=load_request_limits())
     api._http._send = lambda *_: reply  # type: ignore[method-assign]
     return all_answers([
         lambda: api.get_node("t1", zone="us-central1-a"), lambda: api.list_nodes(ALL_ZONES),
