@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from tpuctl.compile.session import ENVIRONMENT
+from tpuctl.compile.fit import ENVIRONMENT
 
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("fit_program.py")

@@ -6,9 +6,8 @@
 A tenth of the images is held out and tells the accuracy after each epoch. --find-lr suggests a
 learning rate, --anneal cosine goes up to it and down again (one cycle).
 
-Class folders become labels, and half of the images are mirrored, by the device. Images without
-labels train on a task that needs none: how far was this image turned, by 0, 90, 180 or 270 degrees
-(Gidaris et al. 2018, arXiv 1803.07728).
+Class folders become labels, and the device mirrors half of the images. Images without labels train
+on a task that needs none: was this image turned by 0, 90, 180 or 270 degrees (arXiv 1803.07728)?
 
 KERAS_BACKEND=tensorflow (default) or jax; the input is tf.data under both. After an interruption
 the same command resumes at the next step and ends with the same weights. How long the device
@@ -36,12 +35,9 @@ if os.environ.setdefault("KERAS_BACKEND", "tensorflow") not in FRAMEWORKS:
     raise SystemExit(f"KERAS_BACKEND={os.environ['KERAS_BACKEND']} is not for this template.")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-try:
-    import keras
-    import tensorflow as tf
-    from keras import layers
-except ModuleNotFoundError as error:
-    raise SystemExit(f"{error}. Install it: pip install keras tensorflow") from None
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from keras import layers  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--data", default="fake", help="folder or gs:// address of shards, or 'fake'")
@@ -76,114 +72,69 @@ HELD_OUT = 10
 READERS = 4
 
 
-def read_manifest(folder: str) -> dict:
-    """Read which files belong to the data set; anything else in the folder is not ours."""
-    path = os.path.join(folder, "manifest.json")
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            manifest = json.load(file)
-        encode, form = manifest["options"]["encode"], manifest["options"]["format"]
-    except tf.errors.NotFoundError:
-        raise SystemExit(
-            f"--data: {folder} holds no manifest.json. Make shards first: "
-            f"tpuctl data presize {folder} shards. Without data: --data fake"
-        ) from None
-    except tf.errors.OpError as error:
-        raise SystemExit(
-            f"--data: TensorFlow could not reach {path}: {error.message.splitlines()[0]}. "
-            f"Copy it here first: tpuctl data cache {folder} shards"
-        ) from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise SystemExit(f"--data: could not read {path}: {error}") from None
-    if encode not in ("jpeg", "elements") or form != "tfrecord":
-        raise SystemExit(
-            f"--data: {folder} holds {encode} in {form}. This template reads JPEG in tfrecord: "
-            "tpuctl data presize --encode jpeg --format tfrecord"
-        )
-    return manifest
-
-
 class Shards:
     """Images of `tpuctl data presize`: TFRecords of (JPEG, label)."""
 
-    def __init__(self, folder: str, manifest: dict):
-        self.folder, self.shards = folder, manifest["shards"]
+    def __init__(self, args: argparse.Namespace, manifest: dict):
+        self.folder, self.variants = args.data, [manifest["shards"]]
+        self.about = zlib.crc32(json.dumps(manifest["shards"]).encode())
         self.side = min(manifest["options"]["size"])
         self.has_labels = len(manifest["classes"]) > 1
         self.names = list(manifest["classes"] if self.has_labels else ROTATIONS)
         self.shape = (self.side, self.side, 3)
-        self.about = zlib.crc32(json.dumps(self.shards).encode())
 
     def __len__(self) -> int:
-        return sum(n - n // HELD_OUT for n in (shard["records"] for shard in self.files_of(0)))
-
-    def files_of(self, epoch: int) -> list[dict]:
-        """The shards that an epoch reads."""
-        return self.shards
+        counts = [shard["records"] for shard in self.variants[0]]
+        return sum(count - count // HELD_OUT for count in counts)
 
     def parse(self, record):
         """A record as the (image, label) that the model gets, bytes from 0 to 255."""
-        features = {
-            "image": tf.io.FixedLenFeature([], tf.string),
-            "label": tf.io.FixedLenFeature([], tf.int64),
-        }
+        kinds = {"image": tf.string, "label": tf.int64}
+        features = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
         example = tf.io.parse_single_example(record, features)
         image = tf.io.decode_jpeg(example["image"], channels=3)
         image = tf.image.resize_with_crop_or_pad(image, self.side, self.side)
         return image, tf.cast(example["label"], tf.int32)
 
-    def epoch(self, epoch: int, batch_size: int, seed: int, skip: int):
-        """The full batches of an epoch after the first `skip`.
-
-        Everything follows from seed, epoch and position, so that a resumed run sees the same. What
-        is skipped is read, but not decoded.
-        """
-        rng = np.random.default_rng((seed, epoch))
-        records = self.read(rng.permutation(self.files_of(epoch)), held_out=False)
-        records = records.shuffle(
-            SHUFFLE_RECORDS, seed=int(rng.integers(2**31)), reshuffle_each_iteration=False
-        )
-        return self.batches(records.enumerate().skip(skip * batch_size), batch_size, (seed, epoch))
-
     def validation(self, most: int, replicas: int):
         """The held-out records in full batches; None where they do not make one."""
-        held_out = sum(shard["records"] // HELD_OUT for shard in self.files_of(0))
+        held_out = sum(shard["records"] // HELD_OUT for shard in self.variants[0])
         batch_size = min(most, held_out) // replicas * replicas
         if not batch_size:
             return None
-        records = self.read(self.files_of(0), held_out=True).enumerate()
         # Without it Keras 3.15 on TensorFlow counts a batch too many, and half of the accuracy.
         exactly = tf.data.experimental.assert_cardinality(held_out // batch_size)
-        return self.batches(records, batch_size, (0, 0)).apply(exactly)
+        return self.epoch(0, batch_size, seed=0, held_out=True).apply(exactly)
 
-    def read(self, shards, *, held_out: bool):
-        """The records of some shards: those that are held out, or the others."""
+    def epoch(self, epoch: int, batch_size: int, seed: int, skip: int = 0, held_out: bool = False):
+        """The full batches of an epoch after the first `skip`, or of what is held out.
+
+        Everything follows from seed, epoch and position, so that a resumed run sees the same.
+        """
+        rng = np.random.default_rng((seed, epoch))
+        shards = rng.permutation(self.variants[epoch % len(self.variants)])
+        files = [os.path.join(self.folder, shard["name"]) for shard in shards]
 
         def records_of(file):
             numbered = tf.data.TFRecordDataset(file).enumerate(1)
-            wanted = numbered.filter(lambda number, _: (number % HELD_OUT == 0) == held_out)
-            return wanted.map(lambda _, record: record)
+            return numbered.filter(lambda number, _: (number % HELD_OUT == 0) == held_out)
 
-        files = [os.path.join(self.folder, shard["name"]) for shard in shards]
-        return tf.data.Dataset.from_tensor_slices(files).interleave(
-            records_of,
-            cycle_length=READERS,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-
-    def batches(self, numbered, batch_size: int, seed: tuple[int, int]):
-        """Decoded batches of (position, record) pairs."""
-
-        def example(position, record):
-            image, label = self.parse(record)
+        def example(position, numbered):
+            image, label = self.parse(numbered[1])
             if not self.has_labels:
-                turn = (seed[0] + seed[1] * len(ROTATIONS), position)
+                turn = (seed + epoch * len(ROTATIONS), position)
                 label = tf.random.stateless_uniform([], turn, 0, len(ROTATIONS), tf.int32)
                 image = tf.image.rot90(image, label)
             return tf.ensure_shape(image, self.shape), label
 
-        examples = numbered.map(example, num_parallel_calls=tf.data.AUTOTUNE)
+        records = tf.data.Dataset.from_tensor_slices(files).interleave(
+            records_of, READERS, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        order = int(rng.integers(2**31))
+        records = records.shuffle(SHUFFLE_RECORDS, order, reshuffle_each_iteration=False)
+        # What is skipped is read, but not decoded.
+        records = records.enumerate().skip(skip * batch_size)
+        examples = records.map(example, num_parallel_calls=tf.data.AUTOTUNE)
         # Every batch is full: a TPU compiles once for one shape.
         return examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
@@ -191,33 +142,23 @@ class Shards:
 class Kept(Shards):
     """Images of `tpuctl data cache`: decoded, in several variants, another one in each epoch."""
 
-    def __init__(self, folder: str, manifest: dict, classes: int | None):
-        self.folder, self.shards = folder, manifest["shards"]
-        self.variants = manifest["options"]["variants"]
-        self.about = zlib.crc32(json.dumps(self.shards).encode())
+    def __init__(self, args: argparse.Namespace, manifest: dict):
+        folder, shards, classes = args.data, manifest["shards"], args.classes
+        prefixes = [f"v{number:03}-" for number in range(manifest["options"]["variants"])]
+        self.variants = [[s for s in shards if s["name"].startswith(p)] for p in prefixes]
+        self.folder, self.about = folder, zlib.crc32(json.dumps(shards).encode())
         pair = manifest["options"]["structure"]["items"]
         kinds = [leaf.get("dtype") for leaf in pair] if isinstance(pair, list) else []
         if len(kinds) != 2 or kinds[0] != "uint8" or not str(kinds[1]).startswith(("int", "uint")):
-            raise SystemExit(
-                f"--data: the elements kept in {folder} are {kinds}, not pairs of a uint8 image "
-                "and an integer label. Let the pipeline that is cached return those."
-            )
+            parser.error(f"--data: {folder} holds {kinds}, not a uint8 image and an integer label")
         if not classes:
-            raise SystemExit(f"--data: {folder} does not say how many classes there are: --classes")
+            parser.error(f"--data: {folder} does not say how many classes there are: --classes")
         self.label_dtype, self.has_labels = tf.as_dtype(kinds[1]), True
         self.names = [str(number) for number in range(classes)]
-        first = tf.data.TFRecordDataset(os.path.join(folder, self.shards[0]["name"]))
+        first = tf.data.TFRecordDataset(os.path.join(folder, shards[0]["name"]))
         self.shape = tuple(self.parse(next(iter(first)))[0].shape)
         if len(self.shape) != 3:
-            raise SystemExit(
-                f"--data: the elements kept in {folder} are of shape {self.shape}: batches? Cache "
-                "single images, so that they can be shuffled."
-            )
-
-    def files_of(self, epoch: int) -> list[dict]:
-        """The shards of one variant."""
-        prefix = f"v{epoch % self.variants:03}-"
-        return [shard for shard in self.shards if shard["name"].startswith(prefix)]
+            parser.error(f"--data: {folder} holds elements of shape {self.shape}, not images")
 
     def parse(self, record):
         """Bytes and shape of both parts, as `tpuctl data cache` writes them."""
@@ -244,7 +185,7 @@ class Fake:
     def validation(self, most: int, replicas: int) -> None:
         """Nothing is held out."""
 
-    def epoch(self, epoch: int, batch_size: int, seed: int, skip: int):
+    def epoch(self, epoch: int, batch_size: int, seed: int, skip: int = 0):
         """The same, again and again."""
         rng = np.random.default_rng(seed)
         labels = rng.integers(0, len(self.names), batch_size).astype(np.int32)
@@ -253,28 +194,36 @@ class Fake:
 
 
 def open_data(args: argparse.Namespace) -> Shards | Fake:
-    """The images that --data names."""
+    """The images that --data names; only what the manifest lists belongs to a data set."""
     if args.data == "fake":
         return Fake(args.image_size, args.batch_size)
-    manifest = read_manifest(args.data)
-    if manifest["options"]["encode"] == "elements":
-        return Kept(args.data, manifest, args.classes)
-    return Shards(args.data, manifest)
+    place = os.path.join(args.data, "manifest.json")
+    try:
+        with tf.io.gfile.GFile(place) as file:
+            manifest = json.load(file)
+        encode, form = manifest["options"]["encode"], manifest["options"]["format"]
+    except (tf.errors.OpError, KeyError, TypeError, ValueError) as error:
+        how = f"Make shards: tpuctl data presize {args.data} shards. Without data: --data fake"
+        parser.error(f"--data: could not read {place}: {error}. {how}")
+    if encode not in ("jpeg", "elements") or form != "tfrecord":
+        how = "tpuctl data presize --encode jpeg --format tfrecord"
+        parser.error(f"--data: {args.data} holds {encode} in {form}, not JPEG in tfrecord: {how}")
+    kind = Kept if encode == "elements" else Shards
+    return kind(args, manifest)
 
 
-def make_rate(args: argparse.Namespace):
-    """Return the learning rate, or the schedule of one cycle or of the sweep of --find-lr."""
-    schedules, rate = keras.optimizers.schedules, args.learning_rate
-    if args.find_lr:
-        return schedules.ExponentialDecay(1e-6, 1, 1.15)
-    if args.anneal == "none":
-        return rate
-    up = 0.3 * args.steps  # Smith 2018, arXiv 1803.09820
-    return schedules.CosineDecay(rate / 25, args.steps - up, 1e-4, "one_cycle", rate, up)
+def find_rate(args: argparse.Namespace, model: keras.Model, batches: tf.data.Dataset) -> None:
+    """Raise the rate in every step until the loss explodes, and suggest where it fell fastest."""
+    losses = []
 
+    def note(step: int, logs: dict) -> None:
+        losses.append(logs["loss"])
+        model.stop_training = not losses[-1] < 4 * min(losses)
 
-def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
-    """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
+    # An epoch for each step, because Keras sets rates and reports losses once in an epoch.
+    callbacks = [keras.callbacks.LearningRateScheduler(lambda step, _: 1e-6 * 1.15**step)]
+    callbacks += [keras.callbacks.LambdaCallback(on_epoch_end=note)]
+    model.fit(batches, steps_per_epoch=1, epochs=args.steps, callbacks=callbacks, verbose=0)
     rates = 1e-6 * 1.15 ** np.arange(len(losses))
     smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
     best = float(rates[np.argmin(np.diff(smooth[: int(np.nanargmin(smooth)) + 2]))])
@@ -285,10 +234,9 @@ def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
         import matplotlib.pyplot as plt
 
         plt.semilogx(rates, smooth)
-        plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
+        plt.axvline(best, linestyle="--")
         # Where the loss explodes, the rest would be a flat line at the bottom.
         plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
-        plt.legend()
         plt.savefig(Path(args.out, "lr.png"))
 
 
@@ -310,11 +258,8 @@ def make_model(shape: tuple, classes: int, rate, mirror: bool):
     # Logits stay float32 under mixed precision: a softmax in bfloat16 loses small classes.
     outputs = layers.Dense(classes, dtype="float32")(x)
     model = keras.Model(inputs, outputs)
-    model.compile(
-        optimizer=keras.optimizers.Adam(rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
     return model
 
 
@@ -372,10 +317,10 @@ class Steps(keras.callbacks.Callback):
     def __init__(self, args: argparse.Namespace, model: keras.Model, settings: str) -> None:
         super().__init__()
         self.args, self.settings, self.path = args, settings, Path(args.out, "checkpoint.npz")
-        self.step, self.executions, self.seconds, self.signals, self.losses = 0, 0, [], [], []
+        self.step, self.executions, self.seconds, self.signals = 0, 0, [], []
         for number in (signal.SIGINT, signal.SIGTERM):  # a spot TPU gets SIGTERM before it goes
             signal.signal(number, lambda number, frame: self.signals.append(number))
-        if self.path.exists() and not args.overwrite and not args.find_lr:
+        if self.path.exists() and not args.overwrite:
             with np.load(self.path) as saved:
                 was, now = (set(str(text).split(", ")) for text in (saved["settings"], settings))
                 if was != now:
@@ -393,19 +338,14 @@ class Steps(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Stop the clock; the last execution of an epoch may hold fewer steps than the others."""
-        before, self.mean = self.mean if batch else 0.0, float(logs["loss"])  # waits for the device
+        float(logs["loss"])  # waits for the device
         done = min(batch + 1, self.params["steps"]) - self.batch
         self.step += done
         self.executions += 1
         if self.args.trace and self.executions == 3 + self.args.trace:
             profiler()[1]()
         self.seconds += [(time.perf_counter() - self.started) / done] * done
-        if self.args.find_lr:
-            self.losses.append(self.mean * (batch + 1) - before * batch)
-            if self.step == self.args.steps or not self.losses[-1] < 4 * min(self.losses):
-                suggest_rate(self.args, self.losses)
-                parser.exit()
-        elif self.signals or self.step % self.args.save_every < done:
+        if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
             again = "run it again" + " without --overwrite" * self.args.overwrite
@@ -417,18 +357,6 @@ class Steps(keras.callbacks.Callback):
         arrays, part = map(keras.ops.convert_to_numpy, variables), self.path.with_name("part.npz")
         np.savez(part, *arrays, step=self.step, settings=self.settings)
         os.replace(part, self.path)
-
-
-def check_space(out: Path, model) -> None:
-    """Fail before the training, not after it, where its results would not fit on the disk."""
-    # The model, its checkpoint and the next one; Adam keeps two more numbers for each weight.
-    needed = 4 * model.count_params() * (1 + 3 + 3) + 2**20
-    free = shutil.disk_usage(out).free
-    if free < needed:
-        raise SystemExit(
-            f"No space left for the results: {out} has {free / 2**20:.0f} MiB free and needs "
-            f"{needed / 2**20:.0f} MiB. Free some space, or choose another --out."
-        )
 
 
 def main() -> None:
@@ -447,19 +375,17 @@ def main() -> None:
     # A small data set makes one batch, of as many as the replicas can share.
     batch = min(args.batch_size, len(data)) // replicas * replicas
     if args.batch_size % replicas or not batch:
-        near = max(1, round(args.batch_size / replicas)) * replicas
-        parser.error(
-            f"--batch-size {args.batch_size} does not divide over {replicas} replicas; "
-            f"--batch-size {near} would. There are {len(data)} examples"
-        )
+        parser.error(f"--batch-size must be a multiple of {replicas}; there are {len(data)} images")
     share, steps_per_epoch = batch // replicas, len(data) // batch
     args.steps = args.steps or (120 if args.find_lr else args.epochs * steps_per_epoch)
     if args.dtype == "bfloat16" or (args.dtype == "auto" and "TPU" in devices[0].upper()):
         keras.config.set_dtype_policy("mixed_bfloat16")
-    mirror, task = data.has_labels, "rotation" if data.names == list(ROTATIONS) else "classes"
-    model = make_model(data.shape, len(data.names), make_rate(args), mirror)
-    model.steps_per_execution = 1 if args.find_lr else args.steps_per_execution
-    model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
+    rate = args.learning_rate
+    if args.anneal == "cosine" and not args.find_lr:
+        decay, up = keras.optimizers.schedules.CosineDecay, 0.3 * args.steps
+        # Smith 2018, arXiv 1803.09820
+        rate = decay(rate / 25, args.steps - up, 1e-4, warmup_target=rate, warmup_steps=up)
+    model = make_model(data.shape, len(data.names), rate, mirror=data.has_labels)
     # Other devices or more steps continue a run; where one of these differs, it is another run.
     about = f"{data.about}, {model.count_params()} weights"
     if args.restore:
@@ -468,35 +394,33 @@ def main() -> None:
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
         about += f", from {args.restore}"
+    if args.find_lr:
+        return find_rate(args, model, data.epoch(0, batch, args.seed).repeat())
+    # Before the training, not after it: the model and two checkpoints with Adam's two moments.
+    if shutil.disk_usage(out).free < 28 * model.count_params() + 2**20:
+        parser.error(f"--out: no space left in {out} for the model and its checkpoints")
+    model.steps_per_execution = args.steps_per_execution
+    model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     cycle = f" in a cycle of {args.steps} steps" * (args.anneal != "none")
     settings = f"batch {batch}, rate {args.learning_rate}{cycle}, seed {args.seed}, data {about}"
-    check_space(out, model)
     steps = Steps(args, model, settings)
-    first_step, total_steps = steps.step, args.steps
+    first_step, task = steps.step, "rotation" if data.names == list(ROTATIONS) else "classes"
     print(f"{len(data)} images of {data.shape}; {task}: {', '.join(data.names)}")
     print(f"{replicas} devices, {share} examples of each batch for one: {', '.join(devices)}")
-    print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
-    validation, epochs = data.validation(batch, replicas), []
-    log = [] if args.find_lr else [keras.callbacks.CSVLogger(out / "log.csv", append=True)]
-    while steps.step < total_steps:
+    print(f"{args.steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
+    options = {"callbacks": [steps, keras.callbacks.CSVLogger(out / "log.csv", append=True)]}
+    options |= {"validation_data": data.validation(batch, replicas), "verbose": 2}
+    epochs = []
+    while steps.step < args.steps:
         epoch, done = divmod(steps.step, steps_per_epoch)
-        last = min(steps_per_epoch, total_steps - epoch * steps_per_epoch)
+        last = min(steps_per_epoch, args.steps - epoch * steps_per_epoch)
+        examples = data.epoch(epoch, batch, args.seed, skip=done)
+        options |= {"steps_per_epoch": last - done, "initial_epoch": epoch, "epochs": epoch + 1}
         try:
-            logs = model.fit(
-                data.epoch(epoch, batch, args.seed, skip=done),
-                steps_per_epoch=last - done,
-                initial_epoch=epoch,
-                epochs=epoch + 1,
-                callbacks=[steps, *log],
-                validation_data=validation,
-                shuffle=False,  # the data shuffles itself
-                verbose=2,
-            ).history
+            logs = model.fit(examples, **options).history
         except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-            raise SystemExit(
-                f"--data: {args.data} is damaged ({error.message}). "
-                "See where: tpuctl data verify --deep"
-            ) from None
+            found = f"{args.data} is damaged ({error.message})"
+            raise SystemExit(f"--data: {found}. See where: tpuctl data verify --deep") from None
         figures = {name: round(values[0], 4) for name, values in logs.items()}
         seconds = round(sum(steps.seconds[done - last :]), 4)
         epochs.append({"epoch": epoch + 1, "steps": last - done, "seconds": seconds, **figures})
@@ -506,18 +430,17 @@ def main() -> None:
     # The proof that every device worked: each counted up a step number of its own.
     number = model.optimizer.iterations.value
     copies = getattr(number, "addressable_shards", None) or getattr(number, "values", [number])
-    counts = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c))) for c in copies]
-    counts = {device: number - first_step for device, number in counts}
-    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in counts.items()]
-    first_ms, ms = steps.seconds[0] * 1e3, np.array(steps.seconds[1:] or steps.seconds) * 1e3
-    result = {**vars(args), "template": "images", "devices": devices, "batch_size": batch}
-    result |= {"task": task, "classes": data.names}
+    ran = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c)) - first_step) for c in copies]
+    executed = [{"device": d, "steps": n, "examples": n * share} for d, n in ran]
+    ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
+    result = {**vars(args), "template": "images", "first_step_ms": steps.seconds[0] * 1e3}
+    result |= {"devices": devices, "replicas": replicas, "executed": executed, "epochs": epochs}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch, "epochs": epochs}
-    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1].get("val_accuracy")}
+    result |= {"steps_per_epoch": steps_per_epoch, "batch_size": batch}
+    result |= {"task": task, "classes": data.names}
     step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result |= {"step_ms": step_ms, "first_step_ms": first_ms, "executed": executed}
-    result |= {"replicas": len(devices), "examples_per_s": batch / ms.mean() * 1e3}
+    result |= {"step_ms": step_ms, "examples_per_s": batch / ms.mean() * 1e3}
+    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1].get("val_accuracy")}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
     print(f"{result['examples_per_s']:,.1f} examples/s; executed: {executed}")

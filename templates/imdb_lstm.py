@@ -61,18 +61,15 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
         # Lists of words by their rank, so pickled; the file that keras.datasets.imdb fetches.
         with open_file(args.data, "rb") as file, np.load(file, allow_pickle=True) as saved:
             y, test = np.append(saved["y_train"], saved["y_test"]), len(saved["y_train"])
-            ranks = [*saved["x_train"], *saved["x_test"]]
-        texts = [[w + 1 if w + 1 < args.vocabulary else 1 for w in text] for text in ranks]
+            words = [*saved["x_train"], *saved["x_test"]]
     else:
         with open_file(args.data) as file:
-            rows = list(csv.DictReader(file))
+            rows = list(csv.DictReader(line.lower().replace("<br />", " ") for line in file))
         y, test = np.array([row["sentiment"] == "positive" for row in rows]), len(rows) * 4 // 5
-        words = [
-            re.findall(r"[a-z0-9']+", r["review"].lower().replace("<br />", " ")) for r in rows
-        ]
-        counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
-        number = {word: number for number, (word, _) in enumerate(counts, 2)}
-        texts = [[number.get(w, 1) for w in text] for text in words]
+        words = [re.findall(r"[a-z0-9']+", row["review"]) for row in rows]
+    counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
+    number = {word: number for number, (word, _) in enumerate(counts, 2)}
+    texts = [[number.get(w, 1) for w in text] for text in words]
     # 0 pads, in front, where an LSTM forgets it; 1 is every word that is not frequent enough.
     x, y = keras.utils.pad_sequences(texts, args.length), y.astype(np.int32)
     return [x[:test], y[:test], x[test:], y[test:]]
@@ -81,10 +78,9 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
 def make_fake_data(args: argparse.Namespace) -> list[np.ndarray]:
     """Make reviews of random words, a few of which are more frequent in one class."""
     rng, test = np.random.default_rng(args.seed), args.examples // 10 + 1
-    y = rng.integers(0, 2, args.examples + test).astype(np.int32)
-    x = rng.integers(2, args.vocabulary, (len(y), args.length))
-    telling = 2 + y[:, None] * 5 + rng.integers(0, 5, x.shape)
-    x = np.where(rng.random(x.shape) < 0.2, telling, x).astype(np.int32)
+    y = rng.integers(0, 2, args.examples + test, np.int32)
+    x = rng.integers(2, args.vocabulary, (len(y), args.length), np.int32)
+    x[:, ::5] = 2 + 5 * y[:, None] + rng.integers(0, 5, x[:, ::5].shape)
     return [x[test:], y[test:], x[:test], y[:test]]
 
 
@@ -94,8 +90,7 @@ def make_model(args: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> keras.
     model.add(keras.layers.Embedding(args.vocabulary, 32))
     model.add(keras.layers.LSTM(100))
     model.add(keras.layers.Dense(1, activation="sigmoid", dtype="float32"))
-    adam = keras.optimizers.Adam(args.learning_rate)
-    model.compile(adam, loss="binary_crossentropy", metrics=["accuracy"])
+    model.compile(keras.optimizers.Adam(args.learning_rate), "bce", metrics=["accuracy"])
     return model
 
 

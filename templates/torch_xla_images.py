@@ -5,12 +5,11 @@
     python torch_xla_images.py --data fake --find-lr     # suggests a learning rate
     python torch_xla_images.py --data shards --predict   # with the model in --out
 
-Several devices are a mesh in one process (xla-spmd), or have a process each
-(xla-launch). Interrupt it: the same command resumes at the next step and
-ends with the same weights. Killed, or with a process for each device, it
-resumes from the last checkpoint. torch and torch_xla must be one release.
-Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
---epochs 5 on two vCPUs: 100 % of the 24 kept for the test.
+Several devices are a mesh in one process (xla-spmd) or have a process each (xla-launch). The same
+command resumes an interrupted run at the next step, a killed one at its last checkpoint, and ends
+with the same weights. Of one release: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'
+Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24 --epochs 5 on two vCPUs:
+100 % of the 24 kept for the test.
 """
 
 import argparse
@@ -34,16 +33,13 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 CHIPS = [*Path("/dev").glob("accel*")] or [*Path("/dev").glob("vfio/[0-9]*")]
 os.environ.setdefault("PJRT_DEVICE", "TPU" if CHIPS else "CPU")
-try:
-    import fsspec
-    import torch
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    import torch_xla.distributed.spmd as xs
-    import torch_xla.runtime as xr
-    from torch import nn
-except ModuleNotFoundError as error:
-    raise SystemExit(f"{error}: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'") from None
+import fsspec  # noqa: E402
+import torch  # noqa: E402
+import torch_xla  # noqa: E402
+import torch_xla.core.xla_model as xm  # noqa: E402
+import torch_xla.distributed.spmd as xs  # noqa: E402
+import torch_xla.runtime as xr  # noqa: E402
+from torch import nn  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("--data", default="fake", help="folder or gs:// address of shards, or 'fake'")
@@ -83,14 +79,12 @@ def open_devices(args: argparse.Namespace) -> str:
     if strategy == "auto":
         strategy = "xla-spmd" if (virtual if on_cpu else len(CHIPS)) > 1 else "xla-single"
     if on_cpu:
-        # Virtual CPU devices exchange gradients within one program only, so as a mesh. With one
-        # program for each process or thread, torch_xla 2.9 waits forever.
+        # With a process or thread for each virtual CPU device, torch_xla 2.9 waits forever.
         strategy = strategy if strategy == "xla-spmd" else "xla-single"
         os.environ["CPU_NUM_DEVICES"] = str(virtual if strategy == "xla-spmd" else 1)
     if strategy == "xla-spmd":
         xr.use_spmd()
-        count = xr.global_runtime_device_count()
-        xs.set_global_mesh(xs.Mesh(np.arange(count), (count,), ("data",)))
+        xs.set_global_mesh(xs.get_1d_mesh("data"))
     return strategy
 
 
@@ -113,10 +107,8 @@ def read_manifest(folder: str) -> dict:
     except (ImportError, OSError, KeyError, TypeError, ValueError) as error:
         raise SystemExit(f"--data: could not read {place}: {error}. Without: --data fake") from None
     if (encode, form) != ("jpeg", "tfrecord") or len(manifest["classes"]) < 2:
-        raise SystemExit(
-            f"--data: {folder} is {encode} in {form}, {len(manifest['classes'])} classes. Needed: "
-            "tpuctl data presize --labels folder --encode jpeg --format tfrecord"
-        )
+        how = "tpuctl data presize --labels folder --encode jpeg --format tfrecord"
+        raise SystemExit(f"--data: {place} is of {encode} in {form}, or has no classes: {how}")
     return manifest
 
 
@@ -186,8 +178,7 @@ def read_batches(load, rows, each: int, seed: int, step: int, part: tuple):
     with ThreadPoolExecutor() as threads:
         ahead = None
         while True:
-            # From seed and epoch alone, so that a resumed run sees the same batches. Each process
-            # takes its own part of them.
+            # From seed and epoch alone, so that a resumed run sees the same; each process its part.
             rng = np.random.default_rng((seed, epoch))
             order = rng.permutation(rows)[: math.prod(shape)].reshape(shape)[done:, rank]
             mirrored = (rng.random(shape) < 0.5)[done:, rank]
@@ -219,14 +210,13 @@ def one_cycle(kind: str, step: int, steps: int, highest: float) -> float:
     if kind == "none":
         return highest
     up = max(1, round(0.3 * steps))
-    start, end, done = highest / 25, highest, step / up
-    if step >= up:
-        start, end, done = highest, highest / 1e4, (step - up) / max(1, steps - up)
+    # How far the rate is on its way between the highest and the lowest of this part.
+    lowest, away = (1 / 25, 1 - step / up) if step < up else (1e-4, (step - up) / (steps - up))
     if kind == "exponential":
-        return start * (end / start) ** done
+        return highest * lowest**away
     if kind == "cosine":
-        done = (1 - math.cos(math.pi * done)) / 2
-    return start + (end - start) * done
+        away = (1 - math.cos(math.pi * away)) / 2
+    return highest * (1 - (1 - lowest) * away)
 
 
 def to_float(pictures):
@@ -281,10 +271,9 @@ def suggest_rate(args: argparse.Namespace, rates: list[float], losses: list[floa
         import matplotlib.pyplot as plt
 
         plt.semilogx(rates, smooth)
-        plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
+        plt.axvline(best, linestyle="--")
         # Where the loss explodes, the rest would be a flat line at the bottom.
         plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
-        plt.legend()
         plt.savefig(Path(args.out, "lr.png"))
 
 
@@ -294,7 +283,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     rank, world = part = xr.global_ordinal(), xr.world_size()
     mesh = xs.get_global_mesh()
     replicas = int(mesh.size()) if mesh else world
-    say = print if rank == 0 else lambda *words, **how: None
+    say = functools.partial(print, flush=True) if rank == 0 else lambda *words: None
     out, batch_size = Path(args.out), args.batch_size
     if args.data == "fake":
         manifest = {"classes": "0123", "shards": args.image_size}
@@ -307,10 +296,8 @@ def work(index: int, args: argparse.Namespace) -> None:
     names = list(manifest["classes"])
     if batch_size % replicas:
         near = max(1, round(batch_size / replicas)) * replicas
-        raise SystemExit(
-            f"--batch-size {batch_size} does not divide over {replicas} devices; "
-            f"--batch-size {near} would"
-        )
+        how = f"does not divide over {replicas} devices; --batch-size {near} would"
+        raise SystemExit(f"--batch-size {batch_size} {how}")
     # A tenth, chosen by the seed, is kept for the test.
     order = np.random.default_rng(args.seed).permutation(len(records))
     test, rows = np.split(order, [len(order) // 10])
@@ -319,68 +306,53 @@ def work(index: int, args: argparse.Namespace) -> None:
     narrow = args.dtype == "bfloat16" or (args.dtype == "auto" and xr.device_type() == "TPU")
     dtype = torch.bfloat16 if narrow else torch.float32
     each, steps_per_epoch = batch_size // world, len(rows) // batch_size
-    total_steps = args.steps or (100 if args.find_lr else args.epochs * steps_per_epoch)
+    args.steps = args.steps or (100 if args.find_lr else args.epochs * steps_per_epoch)
 
-    say(f"devices: {replicas} of {xr.device_type()}, {batch_size // replicas} images each; {dtype}")
-    say(f"data: {len(rows)} images to train on, {len(test)} to test; {len(names)} classes")
-    say(f"learning rate: one cycle ({args.anneal}) up to {args.learning_rate}, as given")
-    say(f"steps: {total_steps}, {steps_per_epoch} in an epoch", flush=True)
+    say(f"{replicas} x {xr.device_type()}, {batch_size // replicas} images of each batch; {dtype}")
+    say(f"{args.steps} steps, {steps_per_epoch} per epoch; {len(rows)} images, {len(test)} to test")
 
     # Every process makes the same weights: nothing needs to be sent at the start.
     model = make_model(len(names), args.seed).to(torch_xla.device())
+    known = out / "model.pt" if args.predict else args.restore
+    if known:
+        try:
+            model.load_state_dict(torch.load(known, weights_only=True))
+        except Exception as error:  # missing, damaged, of another model
+            raise SystemExit(f"Could not read the model {known}: {error}. Train first?") from None
     if args.predict:
-        if not (out / "model.pt").is_file():
-            raise SystemExit(f"--predict: no {out}/model.pt. Train first, with the same --out.")
-        model.load_state_dict(torch.load(out / "model.pt", weights_only=True))
         found = predict(model, load, np.arange(len(records)), each, part)
         if rank == 0:
             with (out / "predictions.csv").open("w", newline="") as file:
                 lines = enumerate(names[label] for label in found)
                 csv.writer(file).writerows([("picture", "class"), *lines])
-        say(f"{len(found)} predictions in {out / 'predictions.csv'}")
-        return
+        return say(f"{len(found)} predictions in {out / 'predictions.csv'}")
     optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
     # Other devices or more steps continue a run; where one of these differs, it is another run.
-    about = zlib.crc32(json.dumps(manifest["shards"]).encode())
-    settings = f"batch {batch_size}, rate {args.learning_rate}, seed {args.seed}, data {about}"
-    settings += f", anneal {args.anneal}"
-    if args.restore:
-        settings += f", from {args.restore}"
-        try:
-            model.load_state_dict(torch.load(args.restore, weights_only=True))
-        except Exception as error:  # missing, damaged, of another model
-            raise SystemExit(f"--restore {args.restore}: {error}") from None
-    checkpoint, first_step, cycle = out / "checkpoint.pt", 0, [0, total_steps]
+    settings = f"batch {batch_size}, rate {args.learning_rate}, anneal {args.anneal}"
+    settings += f", seed {args.seed}, data {zlib.crc32(json.dumps(manifest['shards']).encode())}"
+    settings += f", from {args.restore}" if args.restore else ""
+    checkpoint, first_step, start, end = out / "checkpoint.pt", 0, 0, args.steps
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         saved = torch.load(checkpoint, weights_only=True)
-        first_step = saved["step"]
+        first_step, (start, end) = saved["step"], saved["cycle"]
         # After one whole cycle, more steps are another one; in its middle it cannot be stretched.
-        begun = saved.get("cycle", cycle)
-        cycle = (
-            begun if first_step < begun[1] and args.anneal != "none" else [begun[1], total_steps]
-        )
-        within = ", steps {}".format
-        was, now = saved["settings"] + within(cycle[1]), settings + within(total_steps)
-        was, now = (set(text.split(", ")) for text in (was, now))
+        if first_step >= end or args.anneal == "none":
+            start, end = end, args.steps
+        was = {*saved["settings"].split(", "), f"steps {end}"}
+        now = {*settings.split(", "), f"steps {args.steps}"}
         if was != now:
             was, now = (", ".join(sorted(one)) or "nothing" for one in (was - now, now - was))
             raise SystemExit(f"--out has a run with {was}, not {now}: --overwrite?")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        say(f"resuming after step {first_step}", flush=True)
-    if first_step >= total_steps:
+        say(f"resuming after step {first_step}")
+    if first_step >= args.steps:
         return say(f"{first_step} steps are done already: ask for more, or --overwrite")
     torch_xla.sync()
 
     def save_checkpoint(step: int) -> None:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        save(checkpoint, {**state, "step": step, "settings": settings, "cycle": cycle})
-
-    def rate_at(step: int) -> float:
-        if args.find_lr:
-            return 1e-6 * 1e7 ** (step / total_steps)  # from useless to explosive
-        start, end = cycle
-        return one_cycle(args.anneal, step - start, end - start, args.learning_rate)
+        save(checkpoint, {**state, "step": step, "settings": settings, "cycle": [start, end]})
 
     stopped = []
     if world == 1:
@@ -391,19 +363,19 @@ def work(index: int, args: argparse.Namespace) -> None:
     # The proof that every device worked: it adds up its own steps and examples.
     counter = share(np.zeros((replicas // world, 2), np.int64))
     step_s, wait_s, rates, losses, epochs, spoken = [], [], [], [], [], time.perf_counter()
-    for step in range(first_step, total_steps):
+    for step in range(first_step, args.steps):
         if args.trace and step == first_step + 3:
             torch_xla.debug.profiler.start_trace(str(out / "trace"))
         begun = time.perf_counter()
         try:
             local = next(batches)
         except (OSError, IndexError, KeyError, ValueError) as error:
-            raise SystemExit(
-                f"--data: {args.data} is damaged ({error}). See where: tpuctl data verify --deep"
-            ) from None
+            raise SystemExit(f"--data is damaged ({error}): tpuctl data verify --deep") from None
         wait_s.append(time.perf_counter() - begun)
         batch = [share(array) for array in local]
-        rates.append(rate_at(step))
+        rates.append(one_cycle(args.anneal, step - start, end - start, args.learning_rate))
+        if args.find_lr:
+            rates[-1] = 1e-6 * 1e7 ** (step / args.steps)  # from useless to explosive
         loss = train_step(model, optimizer, batch, rates[-1], world, dtype)
         ones = torch.ones_like(batch[1]).reshape(len(counter), -1)
         counter += torch.stack([ones[:, 0], ones.sum(1)], dim=1)
@@ -418,18 +390,17 @@ def work(index: int, args: argparse.Namespace) -> None:
         leaving = bool(stopped)  # asked once: what comes after the save waits for the next step
         if rank == 0 and not args.find_lr and (leaving or (step + 1) % args.save_every == 0):
             save_checkpoint(step + 1)
-        if time.perf_counter() - spoken > 1 or step + 1 == total_steps:
+        if time.perf_counter() - spoken > 1 or step + 1 == args.steps:
             spoken = time.perf_counter()
-            speed = batch_size / step_s[-1]
-            say(f"step {step + 1}: loss {losses[-1]:.4f}, {speed:,.0f} examples/s", flush=True)
-        if not args.find_lr and ((step + 1) % steps_per_epoch == 0 or step + 1 == total_steps):
+            say(f"step {step + 1}: loss {loss:.4f}, {batch_size / step_s[-1]:,.0f} examples/s")
+        if not args.find_lr and ((step + 1) % steps_per_epoch == 0 or step + 1 == args.steps):
             right = predict(model, load, test, each, part) == test_labels
             loss = round(float(np.mean(losses[-(step % steps_per_epoch + 1) :])), 4)
-            epochs.append({"step": step + 1, "loss": loss, "val_accuracy": float(right.mean())})
-            say(f"epoch: {epochs[-1]}", flush=True)
+            accuracy = round(float(right.mean()), 4)
+            epochs.append({"step": step + 1, "loss": loss, "val_accuracy": accuracy})
+            say(f"epoch: {epochs[-1]}")
         if leaving:
-            how = "the same command" + " without --overwrite" * args.overwrite
-            say(f"stopped after step {step + 1}; {how} resumes there", flush=True)
+            say(f"stopped after step {step + 1}; run it again without --overwrite")
             raise SystemExit(128 + stopped[0])
     if args.find_lr:
         return suggest_rate(args, rates, losses) if rank == 0 else None
@@ -446,22 +417,18 @@ def work(index: int, args: argparse.Namespace) -> None:
     save(out / "model.pt", model.state_dict())
     median_s, first_ms = float(np.median(step_s[1:] or step_s)), round(step_s[0] * 1e3, 2)
     waited = round(sum(wait_s[1:]) / sum(step_s[1:]), 4) if len(step_s) > 8 else None
-    compilations = torch_xla.debug.metrics.metric_data("CompileTime")[0]
-    result = {**vars(args), "template": "torch-xla-images", "framework": "torch"}
-    result |= {"devices": [one["device"] for one in executed], "replicas": replicas}
-    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch, "executed": executed}
-    result |= {"resumed_after_step": first_step, "compilations": compilations}
+    result = {**vars(args), "template": "torch-xla-images", "framework": "torch", "epochs": epochs}
+    result |= {"steps_per_epoch": steps_per_epoch, "devices": [one["device"] for one in executed]}
+    result |= {"executed": executed, "replicas": replicas, "resumed_after_step": first_step}
+    compiled = torch_xla.debug.metrics.metric_data("CompileTime")[0]
+    result |= {"compilations": compiled, "input_wait_fraction": waited, "test_accuracy": accuracy}
     result |= {"first_step_ms": first_ms, "step_ms": {"p50": round(median_s * 1e3, 3)}}
     result |= {"examples_per_s": round(batch_size / median_s, 1), "model": str(out / "model.pt")}
-    result |= {"input_wait_fraction": waited, "epochs": epochs}
-    result |= {"test_accuracy": round(epochs[-1]["val_accuracy"], 4)}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     # Last, and kept: the same command with more steps continues here.
-    save_checkpoint(total_steps)
+    save_checkpoint(args.steps)
     print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
-    if waited is not None:
-        print(f"waited for images: {waited:.0%} of the time")
-    print(f"test accuracy: {result['test_accuracy']:.1%}; executed: {executed}")
+    print(f"test accuracy: {accuracy:.1%}; waited for images: {waited}; executed: {executed}")
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from tpuctl.compile.cache import Cache
+from tpuctl.compile.fit import Session
 from tpuctl.compile.models import Compilation, CompilerVersions, Matmul, Program
-from tpuctl.compile.session import Session
 from tpuctl.compile.slices import is_tested
 from tpuctl.progress import silent
 

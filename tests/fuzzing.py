@@ -590,12 +590,12 @@ def read_compute(data: bytes, folder: Path) -> object:
     from tpuctl.cloud.endpoint import Endpoint
     from tpuctl.cloud.gce._api import ComputeApi
     from tpuctl.cloud.models import ALL_ZONES
-    from tpuctl.cloud.retry import load_retry_policy
+    from tpuctl.cloud.retry import load_request_limits
     from tpuctl.cloud.service_clock import ServiceClock
 
     reply = object_of(data)
     where = Connection(Endpoint("127.0.0.1:1", True), None, ServiceClock(ManualClock(NOW)))
-    api = ComputeApi(where, project="p", policy=load_retry_policy())
+    api = ComputeApi(where, project="p", limits=load_request_limits())
     api._http._send = lambda *_: reply  # type: ignore[method-assign]
     return all_answers([
         lambda: api.get_node("t1", zone="us-central1-a"), lambda: api.list_nodes(ALL_ZONES),
@@ -704,7 +704,7 @@ def read_words(data: bytes, folder: Path) -> object:
     from tpuctl.cloud.endpoint import parse_endpoint
     from tpuctl.cloud.plan import parse_data_disk
     from tpuctl.datasets.models import allowed_bad, parse_part, parse_sizes
-    from tpuctl.emulator.storage.downloads import read_range
+    from tpuctl.emulator.storage.reading import read_range
     from tpuctl.errors import TpuctlError
     from tpuctl.hardware.types import describe, generation_of_type, parse_type
     from tpuctl.profiling.compare import parse_limits
@@ -754,7 +754,7 @@ def lint_it(suffix: str) -> Callable[[bytes, Path], object]:
     """Lint a file, in every format, and let it be fixed; it must still be a file after that."""
 
     def run(data: bytes, folder: Path) -> object:
-        from tpuctl.linting.run import lint_paths
+        from tpuctl.linting.lint import lint_paths
         from tpuctl.reporters import envelope
         from tpuctl.reporters import lint as report
 
@@ -844,8 +844,8 @@ def read_time_header(data: bytes, folder: Path) -> object:
 
 def read_records(data: bytes, folder: Path) -> object:
     """What stands in the state folder of what was asked of Colab and Kaggle."""
+    from tpuctl.providers.batch import RunStore
     from tpuctl.providers.colab.records import Records
-    from tpuctl.providers.runs import RunStore
 
     written(data, folder, "r.json")
     records = Records()
@@ -855,8 +855,8 @@ def read_records(data: bytes, folder: Path) -> object:
 
 def records() -> list[bytes]:
     from tpuctl.codec import to_plain
+    from tpuctl.providers.batch import Run
     from tpuctl.providers.colab.records import Record
-    from tpuctl.providers.runs import Run
 
     run = Run("r", "k", "t.py", "https://x", "me", "/out", NOW, 60.0)
     both = {"schema": "tpuctl-kaggle/1", **to_plain(run)}, to_plain(Record("r", "k", "v5e-1", NOW))

@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2 as details
 
 from tests.tpu_service import Refusal, TpuService
-from tpuctl.clock import ManualClock
+from tpuctl.clock import ManualClock, RetryPolicy
 from tpuctl.cloud import models
 from tpuctl.cloud._google_api import GoogleTpuApi
 from tpuctl.cloud.api import TpuApi
@@ -333,12 +333,12 @@ def test_a_delete_over_the_rate_is_given_back_to_its_caller(
 def test_a_service_that_hangs_is_left_at_the_deadline(service: TpuService, api: TpuApi) -> None:
     from tpuctl.cloud._google_channel import Connection
     from tpuctl.cloud.endpoint import parse_endpoint
-    from tpuctl.cloud.retry import RetryPolicy
+    from tpuctl.cloud.retry import RequestLimits
     from tpuctl.cloud.service_clock import ServiceClock
 
-    hasty = RetryPolicy(0.2, 0.2, 0.1, 0.1, 0.1, 0.1)
+    hasty = RequestLimits(0.2, 0.2, RetryPolicy(0.1, 0.1, 0.1), 0.1)
     connection = Connection(parse_endpoint(api.endpoint), None, ServiceClock(ManualClock(NOON)))
-    impatient = GoogleTpuApi(connection, project="practice", policy=hasty)
+    impatient = GoogleTpuApi(connection, project="practice", limits=hasty)
     service.answer("GetNode", service.hang)
     with pytest.raises(UnavailableError, match=r"Could not read TPU t1.*Deadline Exceeded"):
         impatient.get_node("t1", zone="us-central1-a")

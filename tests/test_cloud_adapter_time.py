@@ -14,7 +14,7 @@ from tests.tpu_service import TpuService
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.connect import connect
-from tpuctl.cloud.retry import RETRIES, RateLimiter, load_retry_policy, with_retries
+from tpuctl.cloud.retry import RETRIES, RateLimiter, load_request_limits, with_retries
 from tpuctl.cloud.service_clock import (
     EMULATED_SCALE,
     EMULATED_TIME,
@@ -184,7 +184,7 @@ class FlakyApi:
 def patient(local: ManualClock, *failures: Exception, chance: float = 1.0) -> Any:
     clock = ServiceClock(local)
     api: Any = FlakyApi(clock, *failures)
-    return api, with_retries(api, load_retry_policy(), clock, chance=lambda: chance)
+    return api, with_retries(api, load_request_limits(), clock, chance=lambda: chance)
 
 
 def test_waits_double_up_to_a_bound(local: ManualClock) -> None:

@@ -14,7 +14,7 @@ from tests.compute_world import ENDS, FLEX, HYPERDISK, SPOT, TYPE, ZONE, Compute
 from tests.emulator_world import START
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import COMPUTE_ERRORS, UNFINISHED
-from tpuctl.emulator.store import Store
+from tpuctl.emulator.service import Store
 
 INSTANCE = f"projects/p/zones/{ZONE}/instances/t1"
 STOCKOUT = (

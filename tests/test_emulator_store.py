@@ -15,7 +15,7 @@ from tests.emulator_world import SMALL, START, ZONE
 from tests.test_emulator_properties import snapshot
 from tpuctl.clock import ManualClock
 from tpuctl.emulator.server import serve
-from tpuctl.emulator.store import Store
+from tpuctl.emulator.service import Store
 from tpuctl.errors import InvalidInputError
 
 FAULTS = [

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from tpuctl.diagnosis.catalogue import Failure, candidates, claims, failures
+from tpuctl.diagnosis.evidence import Index
 from tpuctl.diagnosis.explain import explain
 from tpuctl.diagnosis.patterns import Pattern, Plain, tokens
-from tpuctl.diagnosis.similar import Index
 
 TEXTS = Path(__file__).parent / "explain_texts"
 # Rounds whose misses were looked at in both halves; see README.md beside them.

@@ -11,9 +11,8 @@ from rich.console import Console
 from tests import contract
 from tests.fit_cases import a_session, compiles, write_programs
 from tpuctl.compile.estimate import warn_before_create
-from tpuctl.compile.fit import fit, fit_types
+from tpuctl.compile.fit import Session, fit, fit_types
 from tpuctl.compile.models import Comparison, Fit, PallasKernel
-from tpuctl.compile.session import Session
 from tpuctl.errors import CompilerError
 from tpuctl.reporters.fit import render_fit
 from tpuctl.units import GIB, MIB

@@ -12,8 +12,7 @@ import pytest
 
 from tests.fit_cases import a_session, empty_cache, with_compiler, write_programs
 from tests.waiting import wait_until
-from tpuctl.compile.fit import fit
-from tpuctl.compile.session import Session, missing
+from tpuctl.compile.fit import Session, fit, missing
 from tpuctl.errors import InvalidInputError, MissingExtraError, NotFoundError, TpuctlError
 from tpuctl.training.catalog import list_templates
 from tpuctl.usercode.error_summary import last_line, ran_out_of_memory

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.fit_cases import a_session, compiles, write_programs
-from tpuctl.compile.fit import fit, fit_types
+from tpuctl.compile.fit import Session, fit, fit_types
 from tpuctl.compile.models import Comparison
-from tpuctl.compile.session import Session
 
 pytestmark = [*compiles, pytest.mark.tf, pytest.mark.slow]
 

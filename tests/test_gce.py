@@ -40,7 +40,7 @@ from tpuctl.errors import (
 )
 from tpuctl.providers.control_planes import choose_control_plane, provider_to_watch
 from tpuctl.providers.registry import open_to_create, owner_of
-from tpuctl.remote.setup import recipes, set_up
+from tpuctl.remote.run import recipes, set_up
 
 Made = Created | NotCreated
 FAST = {**PLAIN, "time_scale": 500, "provision_s": 20, "delete_s": 20}

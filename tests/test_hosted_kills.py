@@ -25,8 +25,8 @@ from tpuctl.emulator.colab.account import Account, Fault
 from tpuctl.emulator.faults import StorageFault
 from tpuctl.emulator.kaggle.api import KaggleApi
 from tpuctl.emulator.kaggle.sessions import Session
+from tpuctl.providers.batch import Run, RunStore
 from tpuctl.providers.kaggle.client import KaggleClient
-from tpuctl.providers.runs import Run, RunStore
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.fuzzing import NOW, damaged_input, data_set
 from tests.pictures import fill, small
-from tpuctl.clock import ManualClock
+from tpuctl.clock import ManualClock, RetryPolicy
 from tpuctl.data import presize
 from tpuctl.datasets import manifest
 from tpuctl.datasets.images.memory import limited_memory
@@ -28,7 +28,6 @@ from tpuctl.datasets.verify import verify
 from tpuctl.errors import InvalidInputError, TpuctlError, WriteError
 from tpuctl.profiling.trace.files import open_trace
 from tpuctl.storage import open_storage
-from tpuctl.storage.port import RetryPolicy
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from tests.kaggle_world import Kaggles, fault
 from tests.kaggle_world import kaggle as kaggle
 from tpuctl.emulator.kaggle.api import KaggleApi
 from tpuctl.errors import DamagedError, InvalidInputError, NotLoggedInError, UsageError
+from tpuctl.providers.batch import RunStore
 from tpuctl.providers.kaggle.client import KaggleClient
 from tpuctl.providers.kaggle.follow import HostedRun, _place
 from tpuctl.providers.kaggle.login import Endpoint, find_endpoint, find_login
 from tpuctl.providers.pack import refuse_secrets
-from tpuctl.providers.runs import RunStore
 from tpuctl.reporters.training import render_launch
 
 LAUNCH = ("launch", "train.py", "--on", "kaggle")

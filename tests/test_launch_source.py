@@ -10,11 +10,10 @@ import pytest
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
-from tpuctl.training.catalog import list_templates
+from tpuctl.training.catalog import Source, list_templates, read_source
 from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan, plan_training
 from tpuctl.training.run import Training
-from tpuctl.training.source import Source, read_source
 
 PLAIN = "import argparse, keras\nargparse.ArgumentParser().add_argument('--epochs', type=int)\n"
 HERE = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}

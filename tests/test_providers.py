@@ -16,7 +16,7 @@ from tpuctl.cloud.tpu import Balance
 from tpuctl.errors import UnsupportedError, UsageError
 from tpuctl.providers.check import _balance
 from tpuctl.providers.colab.provider import Colab
-from tpuctl.providers.offers import rank
+from tpuctl.providers.combined import rank
 from tpuctl.providers.port import Abilities, ProviderOffer, flag_of
 from tpuctl.providers.registry import PROVIDERS, open_provider
 from tpuctl.storage.local import write_atomically

@@ -25,7 +25,7 @@ from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.connection import Connection
 from tpuctl.remote.fleet import on_every_worker, run_async
 from tpuctl.remote.hosts import Host, parse_hosts
-from tpuctl.remote.shared_ssh import SharedSsh
+from tpuctl.remote.ssh import SharedSsh
 from tpuctl.settings import home
 
 pytestmark = pytest.mark.slow

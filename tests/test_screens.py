@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer import Context
 
 from tests.conftest import Tpuctl
 from tests.test_cli_options import COMMANDS
@@ -34,8 +35,7 @@ GROUPS = [entry.name for entry in CONTENTS if entry.is_group]
 def offered(name: str, metavar: str, begun: str = "") -> list[str]:
     """What completion offers for a parameter of a command."""
     parameter = next(each for each in COMMANDS[name].params if each.metavar == metavar)
-    words: list[str] = parameter._custom_shell_complete(None, parameter, begun)
-    return words
+    return [item.value for item in parameter.shell_complete(Context(COMMANDS[name]), begun)]
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])

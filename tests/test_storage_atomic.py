@@ -187,7 +187,7 @@ def test_a_folder_of_an_older_version_is_closed(tmp_path: Path) -> None:
 # They write into folders that they have just made with mkdtemp, on a worker, in sysfs or in /proc.
 PLAIN_WRITERS = {
     "profiling/frameworks/meter.py", "profiling/frameworks/stacks.py", "training/devices.py",
-    "profiling/program/recording.py", "diagnosis/repair.py", "emulator/store.py",
+    "profiling/program/recording.py", "diagnosis/repair.py", "emulator/service.py",
     "emulator/storage/uploads.py", "profiling/program/hook/sitecustomize.py",
     "datasets/serve_agent.py", "emulator/kaggle/api.py", "emulator/machines.py",
     "providers/kaggle/bootstrap.py",

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from tests.test_storage_port import MIB, QUICK, crc32c
-from tpuctl.clock import ManualClock
+from tpuctl.clock import ManualClock, RetryPolicy
 from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
@@ -24,7 +24,7 @@ from tpuctl.errors import (
 )
 from tpuctl.storage import open_storage
 from tpuctl.storage.errors import TRANSIENT, RequestContext, translate
-from tpuctl.storage.port import RetryPolicy, Storage
+from tpuctl.storage.port import Storage
 
 pytestmark = pytest.mark.slow
 

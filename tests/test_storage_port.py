@@ -11,6 +11,7 @@ pytest.importorskip("google_crc32c", reason="google-crc32c is not installed")
 
 import google_crc32c
 
+from tpuctl.clock import RetryPolicy
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -19,7 +20,7 @@ from tpuctl.errors import (
     WriteError,
 )
 from tpuctl.storage import open_storage
-from tpuctl.storage.port import RetryPolicy, Storage
+from tpuctl.storage.port import Storage
 
 pytestmark = pytest.mark.slow
 

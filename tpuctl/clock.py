@@ -1,7 +1,8 @@
-"""Clocks that are passed in, so that tests never wait."""
+"""Clocks that are passed in, so that tests never wait, and how long to wait between attempts."""
 
 import threading
 import time
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
@@ -60,3 +61,16 @@ class ManualClock:
         """Advance the clock."""
         with self._lock:
             self._now += timedelta(seconds=max(0.0, seconds))
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long to retry transient errors; pauses double from the first to the longest."""
+
+    first_s: float = 0.5
+    longest_s: float = 30.0
+    total_s: float = 300.0
+
+    def longest_pause_s(self, failures: int) -> float:
+        """Return the upper bound of the pause after so many failures in a row."""
+        return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 20))

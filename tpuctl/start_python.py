@@ -11,7 +11,10 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder that holds the package tpuctl."""
@@ -54,6 +57,26 @@ def how_it_ended(returncode: int) -> str:
 def shell_code(returncode: int) -> int:
     """Return the exit code, or 128 + N for signal N as in a shell."""
     return returncode if returncode >= 0 else 128 - returncode
+
+
+def stop_process(
+    process: "subprocess.Popen[Any]", *steps: tuple[int, float], group: bool = False
+) -> None:
+    """Send signals in turn, each with the seconds to wait for it, until a process has ended.
+
+    With `group`, they go to all processes of its session, whether or not the first has ended.
+    """
+    import subprocess
+
+    for number, wait_s in steps:
+        if process.poll() is not None and not group:
+            return
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if group:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+            process.wait(wait_s)
 
 
 def absolute_entries(path: str) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tpuctl.cloud.quotas import QuotaTable
     from tpuctl.cloud.tpu import QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
+    from tpuctl.providers.combined import Offers
     from tpuctl.providers.migrate import Migration
-    from tpuctl.providers.offers import Offers
     from tpuctl.providers.port import HostedPlan, Provider
 
 OnWarning = Callable[[str], None]
@@ -195,8 +195,8 @@ def wait(
 ) -> "WaitResult":
     """Wait until a TPU is ready on all workers, or gone; forever without a timeout."""
     from tpuctl.cloud.wait import wait_until_gone, wait_until_ready
+    from tpuctl.providers.combined import wait_for
     from tpuctl.providers.registry import is_control_plane, owner_of
-    from tpuctl.providers.wait import wait_for
 
     goals = {"ready": wait_until_ready, "gone": wait_until_gone}
     if until not in goals:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuctl.api.workers import Workers
+    from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
-    from tpuctl.providers.offers import AutoPlan
     from tpuctl.providers.pack import HostedJob
     from tpuctl.providers.port import ProviderOffer
     from tpuctl.remote.output import Sink
@@ -43,7 +43,7 @@ def is_kaggle(name: str | None) -> bool:
     if where != KAGGLE:
         return False
     from tpuctl.hardware.types import describe
-    from tpuctl.providers.kaggle.kernel import limits
+    from tpuctl.providers.kaggle.runs import limits
 
     has = str(limits()["accelerator_type"])
     if kind and describe(kind).accelerator_type != has:
@@ -68,10 +68,10 @@ def launch_on_kaggle(
 
     The same command finds the run that an interrupted one has started.
     """
+    from tpuctl.providers.batch import RunStore
     from tpuctl.providers.kaggle.client import KaggleClient
     from tpuctl.providers.kaggle.follow import StartedRun, finish, follow
     from tpuctl.providers.kaggle.runs import plan_run, submit
-    from tpuctl.providers.runs import RunStore
 
     def note(text: str) -> None:
         on_progress(message(text))
@@ -119,7 +119,7 @@ def reach_or_suggest(workers: Workers) -> Any:
 def plan_auto(script: str, *, max_usd: float | None, project: str | None) -> AutoPlan:
     """Rank the available offers; those for dollars are included only with a budget."""
     from tpuctl.api.cloud import offers
-    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.combined import AutoPlan
 
     found = offers(project=project)
     usable = [

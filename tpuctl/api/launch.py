@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.api.colab import colab_type, launch_on_colab
-from tpuctl.api.gke import GKE, launch_on_gke
 from tpuctl.api.hosted import (
     AUTO,
     AUTO_TTL_S,
@@ -16,22 +15,23 @@ from tpuctl.api.hosted import (
     launch_auto,
     launch_on_kaggle,
     plan_auto,
+    plan_job,
     reach_or_suggest,
 )
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
-from tpuctl.errors import UsageError
+from tpuctl.errors import NotLoggedInError, StoppedError, UsageError
 from tpuctl.progress import OnProgress, message, silent
 from tpuctl.remote.hosts import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
     from tpuctl.providers.gke.manifest import GkeOptions
     from tpuctl.providers.gke.runs import ClusterPlan
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
-    from tpuctl.providers.offers import AutoPlan
     from tpuctl.providers.port import HostedPlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
         | StartedRun | HostedRun | AutoPlan | HostedPlan | ClusterPlan
         | StartedClusterRun | ClusterRun
     )  # fmt: skip
+    from pathlib import Path
+
+    from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
+    from tpuctl.providers.gke.runs import ClusterPlan
 
 
 def launch(
@@ -308,3 +312,55 @@ def _show_reasons(plan: LaunchPlan, on_progress: OnProgress) -> Callable[[str], 
     for reason in plan.because:
         note(reason)
     return note
+
+
+GKE = "gke"
+
+
+def launch_on_gke(
+    script: str,
+    options: dict[str, Any],
+    where: GkeOptions,
+    *,
+    code: Path | None,
+    ttl_s: float | None,
+    job: str | None,
+    detach: bool,
+    dry_run: bool,
+    sink: Sink,
+    on_progress: OnProgress,
+) -> ClusterPlan | StartedClusterRun | ClusterRun:
+    """Create the JobSet of a job and follow it; the same command finds the one it has started."""
+    from tpuctl.providers.gke.client import Cluster, find_context
+    from tpuctl.providers.gke.follow import StartedClusterRun, follow
+    from tpuctl.providers.gke.runs import plan_run, submit
+
+    def note(text: str) -> None:
+        on_progress(message(text))
+
+    place = "the bucket and the JobSet, which others can read"
+    hint = "Keep it in a Kubernetes secret or in Secret Manager, and read it in the script."
+    request = plan_job(script, options, code, more=[*where.env.values()], place=place, hint=hint)
+    request = replace(request, limit_s=ttl_s, job=job)
+    try:
+        cluster = Cluster(find_context())
+    except NotLoggedInError:
+        if not dry_run:
+            raise
+        cluster = None
+    plan = plan_run(request, where, cluster)
+    if dry_run:
+        return plan
+    assert cluster
+    for reason in (*plan.because, *plan.warnings):
+        note(reason)
+    try:
+        run = submit(cluster, plan, request, note)
+        if detach:
+            return StartedClusterRun(run.name, GKE, cluster.context.name, plan.chips)
+    except KeyboardInterrupt:
+        raise StoppedError(
+            f"Interrupted while {plan.name} was being created in {cluster.context.name}.",
+            hint="Run the same command again: it creates the job, or follows it if it exists.",
+        ) from None
+    return follow(cluster, run.name, sink=sink, note=note)

@@ -316,7 +316,7 @@ def _files_of(
 
 def _offer(place: str, project: str | None) -> ProviderOffer:
     """Return the best offer of a provider, or why it has none; only reads."""
-    from tpuctl.providers.offers import rank
+    from tpuctl.providers.combined import rank
     from tpuctl.providers.port import ProviderOffer
     from tpuctl.providers.registry import open_provider
 

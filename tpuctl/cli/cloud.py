@@ -6,14 +6,14 @@ Parameters have the names of the Python functions', so that `locals()` passes th
 from functools import partial
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.options import (
+    Argument,
     DryRun,
     Name,
     Names,
+    Option,
     Project,
     Provider,
     Timeout,

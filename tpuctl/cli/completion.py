@@ -64,22 +64,22 @@ _BY_METAVAR: dict[str, Callable[[], Iterator[str]]] = {
 _AROUND = re.compile(r"\[|\]|,?\.\.\.| -- .*")
 
 
-def offer(parameter: Any) -> None:
-    """Let the shell complete a parameter whose metavar names something that is known here."""
-    parts = _AROUND.sub("", parameter.metavar or "").split("|")
+def by_metavar(metavar: str | None) -> Callable[[str], list[str]] | None:
+    """Return what completes a parameter whose metavar names something that is known here."""
+    parts = _AROUND.sub("", metavar or "").split("|")
     sources = [_BY_METAVAR[part] for part in parts if part in _BY_METAVAR]
     literals = [part for part in parts if part.isalpha() and part.islower()]
     if not sources and not literals:
-        return
+        return None
 
-    def matching(context: Any, parameter: Any, incomplete: str) -> list[str]:
+    def matching(incomplete: str) -> list[str]:
         # Of a list, such as zones, the last word is completed.
         done, comma, begun = incomplete.rpartition(",")
         known = chain(literals, *(source() for source in sources))
         words = {word for word in known if word.startswith(begun) and _WORD.fullmatch(word)}
         return [f"{done}{comma}{word}" for word in sorted(words)]
 
-    parameter._custom_shell_complete = matching
+    return matching
 
 
 def _records(*folders: str) -> Iterator[dict[str, Any]]:

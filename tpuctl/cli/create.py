@@ -9,7 +9,16 @@ import typer
 
 from tpuctl.api import cloud
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Project, Yes, positive_option, time_option, zone_option
+from tpuctl.cli.options import (
+    Argument,
+    DryRun,
+    Option,
+    Project,
+    Yes,
+    positive_option,
+    time_option,
+    zone_option,
+)
 from tpuctl.cli.progress import states
 from tpuctl.cloud.create import Choice
 from tpuctl.cloud.follow import ZoneAttempt
@@ -22,37 +31,29 @@ from tpuctl.progress import OnProgress, Progress, silent
 from tpuctl.providers.port import HostedPlan
 from tpuctl.reporters import changes as report
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new TPU.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Name of the new TPU.")]
 Type = Annotated[
     str,
-    typer.Option(
-        "--accelerator-type", "--type", metavar="TYPE", help="Accelerator type such as v5e-8."
-    ),
+    Option("--accelerator-type", "--type", metavar="TYPE", help="Accelerator type such as v5e-8."),
 ]
 Zone = Annotated[str | None, zone_option("Zone; auto tries every zone that has the type.")]
 Zones = Annotated[
     str | None, zone_option("Zones to try in this order: A,B.", flag="--zones", metavar="ZONE,...")
 ]
-Spot = Annotated[
-    bool, typer.Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")
-]
-Reserved = Annotated[bool, typer.Option("--reserved", help="Use your reservation.")]
+Spot = Annotated[bool, Option("--spot", help="Create a spot TPU: cheaper, but can be preempted.")]
+Reserved = Annotated[bool, Option("--reserved", help="Use your reservation.")]
 Flex = Annotated[
-    bool, typer.Option("--flex", help="Flex-start on Compute Engine: waits for capacity; --ttl.")
+    bool, Option("--flex", help="Flex-start on Compute Engine: waits for capacity; --ttl.")
 ]
 Reservation = Annotated[
     str | None,
-    typer.Option(
-        "--reservation", metavar="RESERVATION", help="Reservation on Compute Engine to use."
-    ),
+    Option("--reservation", metavar="RESERVATION", help="Reservation on Compute Engine to use."),
 ]
 Setup = Annotated[
     str | None,
-    typer.Option(metavar="jax|torch|none", help="Install a framework and check it. Default: none."),
+    Option(metavar="jax|torch|none", help="Install a framework and check it. Default: none."),
 ]
-Queued = Annotated[
-    bool, typer.Option("--queued", help="Create queued resources, in all zones at once.")
-]
+Queued = Annotated[bool, Option("--queued", help="Create queued resources, in all zones at once.")]
 Ttl = Annotated[
     float | None,
     time_option("Time to live, such as 4h, then it is deleted. Default: none.", "--ttl"),
@@ -61,47 +62,45 @@ MaxUsd = Annotated[
     float | None, positive_option("USD", "Budget in USD; the TPU is deleted when it is spent.")
 ]
 RuntimeVersion = Annotated[
-    str | None, typer.Option(metavar="VERSION", help="Override the default runtime version.")
+    str | None, Option(metavar="VERSION", help="Override the default runtime version.")
 ]
-Network = Annotated[str | None, typer.Option("--network", metavar="NETWORK", help="VPC network.")]
+Network = Annotated[str | None, Option("--network", metavar="NETWORK", help="VPC network.")]
 Subnetwork = Annotated[
-    str | None, typer.Option("--subnetwork", metavar="SUBNETWORK", help="VPC subnetwork.")
+    str | None, Option("--subnetwork", metavar="SUBNETWORK", help="VPC subnetwork.")
 ]
-InternalIp = Annotated[bool, typer.Option("--internal-ip", help="Assign no external addresses.")]
-ServiceAccount = Annotated[
-    str | None, typer.Option(metavar="EMAIL", help="Service account of the VMs.")
-]
+InternalIp = Annotated[bool, Option("--internal-ip", help="Assign no external addresses.")]
+ServiceAccount = Annotated[str | None, Option(metavar="EMAIL", help="Service account of the VMs.")]
 Label = Annotated[
-    list[str] | None, typer.Option("--label", metavar="K=V", help="Label. Can be repeated.")
+    list[str] | None, Option("--label", metavar="K=V", help="Label. Can be repeated.")
 ]
 Tag = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="Network tag. Can be repeated.")
+    list[str] | None, Option("--tag", metavar="TAG", help="Network tag. Can be repeated.")
 ]
 DataDisk = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--data-disk", metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."
     ),
 ]
 StartupScript = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Script that every VM runs when it starts.")
+    Path | None, Option(metavar="FILE", help="Script that every VM runs when it starts.")
 ]
 Bucket = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--bucket", metavar="BUCKET", help="Bucket with your data: warn if it is in another region."
     ),
 ]
 Provider = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--provider", metavar="PROVIDER", help="Provider: cloud-tpu, gce, colab, ... Default: auto."
     ),
 ]
 MaxUnits = Annotated[
     float | None, positive_option("UNITS", "Budget in compute units; deleted when it is spent.")
 ]
-Wait = Annotated[bool, typer.Option(help="Wait until all workers are ready.")]
+Wait = Annotated[bool, Option(help="Wait until all workers are ready.")]
 Timeout = Annotated[
     float | None,
     time_option(

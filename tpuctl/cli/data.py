@@ -4,12 +4,20 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from typer import Argument, Option
 
 import tpuctl
 from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output, workers
-from tpuctl.cli.options import DryRun, Project, Zone, command, examples, zone_option
+from tpuctl.cli.options import (
+    Argument,
+    DryRun,
+    Option,
+    Project,
+    Zone,
+    command,
+    examples,
+    zone_option,
+)
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.models import parse_size_of, parse_sizes
 from tpuctl.reporters import data as report

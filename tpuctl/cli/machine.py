@@ -5,12 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 import tpuctl
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import Yes
+from tpuctl.cli.options import Argument, Option, Yes
 from tpuctl.reporters import machine as report
 from tpuctl.reporters.tpus import render_check
 from tpuctl.reporters.types import render_types

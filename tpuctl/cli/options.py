@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
 from tpuctl.cli import completion
@@ -17,6 +16,27 @@ from tpuctl.units import parse_duration_s
 T = TypeVar("T")
 
 _MAX_NUMBER = 1e9
+
+
+def Option(*declaration: Any, metavar: str | None = None, **settings: Any) -> Any:
+    """An option that the shell completes if its metavar names something that is known here."""
+    complete = completion.by_metavar(metavar)
+    return typer.Option(*declaration, metavar=metavar, autocompletion=complete, **settings)
+
+
+def Argument(*declaration: Any, metavar: str | None = None, **settings: Any) -> Any:
+    """An argument that the shell completes if its metavar names something that is known here."""
+    complete = completion.by_metavar(metavar)
+    return typer.Argument(*declaration, metavar=metavar, autocompletion=complete, **settings)
+
+
+class Command(TyperCommand):
+    """A command whose usage line shows every argument as its metavar."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line; typer would put brackets around the metavars."""
+        arguments = (each for each in self.params if each.param_type_name == "argument")
+        return [self.options_metavar or "", *(each.metavar or "" for each in arguments)]
 
 
 def parser(parse: Callable[[str], T]) -> Callable[[Any], T]:
@@ -145,18 +165,14 @@ def add_common_options(command: Any) -> None:
 
 
 def complete_command(command: Any) -> None:
-    """Add the common options, and completion of names, to a command and all below it."""
+    """Add the common options to a command and all below it, and name its arguments for the help."""
     if isinstance(command, TyperGroup):
         for below in command.commands.values():
             complete_command(below)
     for parameter in command.params:
-        completion.offer(parameter)
-        if parameter.param_type_name == "argument":
-            # typer puts brackets around those of the metavar, and braces around what is required.
+        if parameter.param_type_name == "argument" and not parameter.metavar:
             name = parameter.name.upper()
-            usage = parameter.metavar or (name if parameter.required else f"[{name}]")
-            parameter.metavar = usage
-            parameter.get_usage_pieces = lambda _, usage=usage: [usage]
+            parameter.metavar = name if parameter.required else f"[{name}]"
     add_common_options(command)
 
 
@@ -174,17 +190,17 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         text, _, lines = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
         epilog = examples(*map(str.strip, lines.splitlines()))
-        kind = _CLASSES.get(function, TyperCommand)
+        kind = _CLASSES.get(function, Command)
         app.command(name, cls=kind, help=text, epilog=epilog)(function)
         return function
 
     return register
 
 
-_CLASSES: dict[Callable[..., None], type[TyperCommand]] = {}
+_CLASSES: dict[Callable[..., None], type[Command]] = {}
 
 
-def parsed_by(kind: type[TyperCommand]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def parsed_by(kind: type[Command]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let the given class parse the words of a command."""
 
     def note(function: Callable[..., None]) -> Callable[..., None]:

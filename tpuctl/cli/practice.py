@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
 
 import tpuctl
 from tpuctl.cli import output
-from tpuctl.cli.options import command, examples
+from tpuctl.cli.options import Option, command, examples
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import practice as report
 

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
 
 import tpuctl
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import Yes, command, examples, positive_option
+from tpuctl.cli.options import Argument, Option, Yes, command, examples, positive_option
 from tpuctl.cli.progress import bars
 from tpuctl.reporters import profile as report
 from tpuctl.reporters.training import launch_question

@@ -4,9 +4,8 @@ import contextlib
 from difflib import get_close_matches
 from typing import Any
 
-from typer.core import TyperCommand
-
 from tpuctl.cli import output
+from tpuctl.cli.options import Command
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.printable import printable_result
 from tpuctl.reporters.training import render_flags
@@ -14,7 +13,7 @@ from tpuctl.training.catalog import Template
 from tpuctl.training.plan import find_script
 
 
-class LaunchCommand(TyperCommand):
+class LaunchCommand(Command):
     """A command that takes the flags of its script, too: `--steps 20` is `--set steps=20`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
 
 import tpuctl
 from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import (
+    Argument,
     DryRun,
+    Option,
     Project,
     Yes,
     Zone,

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from typer.core import TyperCommand
-
 from tpuctl.api.watch import watch as run_watch
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import (
+    Argument,
+    Command,
     DryRun,
+    Option,
     Project,
     Yes,
     parsed_by,
@@ -29,19 +29,19 @@ from tpuctl.supervise.relay import RelayPlan
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[NAME] -- CMD...", help="Name of the TPU (not with --on), and the command to run."
     ),
 ]
 On = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="P,P:TYPE,...", help="Providers in this order: kaggle,colab:v5e-1,cloud-tpu:v5e-8."
     ),
 ]
 CheckpointsIn = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--checkpoints",
         metavar="DIR|gs://...",
         help="With --on: where checkpoints are kept; the job finds them in $TPUCTL_CHECKPOINTS.",
@@ -51,10 +51,10 @@ MaxUnits = Annotated[
     float | None, positive_option("UNITS", "With --on: compute units for each Colab runtime.")
 ]
 Code = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Copy this folder to the workers, and run in it.")
+    Path | None, Option(metavar="DIR", help="Copy this folder to the workers, and run in it.")
 ]
 MaxCrashes = Annotated[
-    int, typer.Option(metavar="K", min=1, help="Give up after the job has failed K times.")
+    int, Option(metavar="K", min=1, help="Give up after the job has failed K times.")
 ]
 HangAfter = Annotated[
     float | None,
@@ -68,7 +68,7 @@ BadHostAfter = Annotated[
 ]
 Type = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--accelerator-type",
         "--type",
         metavar="TYPE",
@@ -82,25 +82,25 @@ Zones = Annotated[
 ]
 Spot = Annotated[
     bool | None,
-    typer.Option("--spot/--no-spot", help="Create spot TPUs. Default: unchanged."),
+    Option("--spot/--no-spot", help="Create spot TPUs. Default: unchanged."),
 ]
 Queued = Annotated[
     bool | None,
-    typer.Option("--queued/--no-queued", help="Create queued resources. Default: unchanged."),
+    Option("--queued/--no-queued", help="Create queued resources. Default: unchanged."),
 ]
 Provider = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--provider", metavar="PROVIDER", help="Provider: cloud-tpu, gce, colab. Default: auto."
     ),
 ]
 Flex = Annotated[
     bool | None,
-    typer.Option("--flex/--no-flex", help="Create by flex-start, with --ttl. Default: unchanged."),
+    Option("--flex/--no-flex", help="Create by flex-start, with --ttl. Default: unchanged."),
 ]
 Reservation = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--reservation",
         metavar="RESERVATION",
         help="Reservation on Compute Engine. Default: unchanged.",
@@ -108,26 +108,24 @@ Reservation = Annotated[
 ]
 Setup = Annotated[
     str | None,
-    typer.Option(
-        metavar="jax|torch|none", help="Framework to install on each. Default: unchanged."
-    ),
+    Option(metavar="jax|torch|none", help="Framework to install on each. Default: unchanged."),
 ]
 Ttl = Annotated[
     float | None, time_option("Time to live of each TPU: 4h. Default: unchanged.", "--ttl")
 ]
 MaxUsd = Annotated[float | None, positive_option("USD", "Total budget in USD for all TPUs.")]
 RuntimeVersion = Annotated[
-    str | None, typer.Option(metavar="VERSION", help="Override the runtime version.")
+    str | None, Option(metavar="VERSION", help="Override the runtime version.")
 ]
 Delete = Annotated[
-    bool, typer.Option("--delete", help="Delete the TPU when the job is done or given up.")
+    bool, Option("--delete", help="Delete the TPU when the job is done or given up.")
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start over instead of resuming an interrupted watch.")
+    bool, Option("--fresh", help="Start over instead of resuming an interrupted watch.")
 ]
 
 
-class _WatchCommand(TyperCommand):
+class _WatchCommand(Command):
     """Finds a NAME beside --on, which would become the first word of the command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

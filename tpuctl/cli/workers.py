@@ -9,12 +9,10 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 import tpuctl
 from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.cli import output
-from tpuctl.cli.options import DryRun, Project, Yes, Zone, parser, time_option
+from tpuctl.cli.options import Argument, DryRun, Option, Project, Yes, Zone, parser, time_option
 from tpuctl.cli.progress import bars, screen
 from tpuctl.reporters import workers as report
 from tpuctl.reporters.training import render_launch

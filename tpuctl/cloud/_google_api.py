@@ -25,7 +25,7 @@ from tpuctl.cloud.models import (
     Quota,
     segment,
 )
-from tpuctl.cloud.retry import RetryPolicy
+from tpuctl.cloud.retry import RequestLimits
 
 PAGE_SIZE = 500
 
@@ -33,13 +33,13 @@ PAGE_SIZE = 500
 class GoogleTpuApi:
     """The v2 Cloud TPU API through google-cloud-tpu."""
 
-    def __init__(self, connection: Connection, *, project: str, policy: RetryPolicy) -> None:
+    def __init__(self, connection: Connection, *, project: str, limits: RequestLimits) -> None:
         self.project = segment("project", project)
         self.endpoint = connection.endpoint.address
         self.emulated = connection.endpoint.is_local
         self.clock: Clock = connection.clock
         self._connection = connection
-        self._read_s, self._write_s = policy.read_deadline_s, policy.write_deadline_s
+        self._read_s, self._write_s = limits.read_deadline_s, limits.write_deadline_s
         self._client = tpu_v2.TpuClient(
             transport=TpuGrpcTransport(channel=connection.open_channel())
         )

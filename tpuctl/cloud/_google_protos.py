@@ -21,7 +21,6 @@ CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _NODE = tpu_v2.Node.pb()
 _DISK = tpu_v2.AttachedDisk.pb()
 _SYMPTOM = tpu_v2.Symptom.pb()
-_QUEUED = tpu_v2.QueuedResource.pb()
 _QUEUED_STATE = tpu_v2.QueuedResourceState.pb()
 _METADATA = tpu_v2.OperationMetadata.pb()
 _INITIATORS = {1: "user", 2: "service"}

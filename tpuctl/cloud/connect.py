@@ -10,7 +10,7 @@ from tpuctl.cloud.endpoint import GOOGLE, PRACTICE_PROJECT, Endpoint, parse_endp
 from tpuctl.cloud.journal import Journal
 from tpuctl.cloud.models import ALL_ZONES
 from tpuctl.cloud.requests import reconcile, zombie_warning
-from tpuctl.cloud.retry import load_retry_policy, with_retries
+from tpuctl.cloud.retry import load_request_limits, with_retries
 from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.errors import (
     InvalidInputError,
@@ -125,10 +125,10 @@ def connect(
         raise MissingExtraError(
             "Talking to Cloud TPUs", extra="gcp", module="google-cloud-tpu"
         ) from error
-    policy = load_retry_policy()
+    limits = load_request_limits()
     found, connection = _log_in(where, settings["project"], clock)
-    api: TpuApi = adapter(connection, project=found, policy=policy)
-    return with_retries(api, policy, connection.clock)
+    api: TpuApi = adapter(connection, project=found, limits=limits)
+    return with_retries(api, limits, connection.clock)
 
 
 _SERVICES = {CLOUD_TPU: GOOGLE, GCE: "compute.googleapis.com"}

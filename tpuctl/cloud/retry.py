@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tpuctl.clock import Clock
+from tpuctl.clock import Clock, RetryPolicy
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.service_clock import ServiceClock
 from tpuctl.codec import from_plain, load_facts
@@ -30,21 +30,22 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
-    """Deadlines of one request, how long it is repeated, and the rate of each kind of request."""
+class RequestLimits:
+    """Deadlines of one request, how long it is repeated, and the rate of each kind of request.
+
+    `retry` is for a service that does not answer; one that is busy is asked for longer.
+    """
 
     read_deadline_s: float
     write_deadline_s: float
-    first_wait_s: float
-    longest_wait_s: float
-    unavailable_for_s: float
+    retry: RetryPolicy
     rate_limited_for_s: float
     rates: Mapping[str, Rate] = field(default_factory=dict)
 
 
-def load_retry_policy() -> RetryPolicy:
-    """Read the policy from our data."""
-    return from_plain(RetryPolicy, load_facts(DATA))
+def load_request_limits() -> RequestLimits:
+    """Read the limits from our data."""
+    return from_plain(RequestLimits, load_facts(DATA))
 
 
 class RateLimiter:
@@ -120,30 +121,30 @@ RETRIES: dict[str, Retry | None] = {
 
 def with_retries(
     api: TpuApi,
-    policy: RetryPolicy,
+    limits: RequestLimits,
     timer: ServiceClock,
     *,
     chance: Callable[[], float] = random.random,
 ) -> TpuApi:
     """Wrap an API so that it respects the rate limits and repeats requests where that is safe."""
-    return cast(TpuApi, _RetryingTpuApi(api, policy, timer, chance))
+    return cast(TpuApi, _RetryingTpuApi(api, limits, timer, chance))
 
 
 class _RetryingTpuApi:
     def __init__(
         self,
         api: TpuApi,
-        policy: RetryPolicy,
+        limits: RequestLimits,
         timer: ServiceClock,
         chance: Callable[[], float],
     ) -> None:
         self.project, self.endpoint = api.project, api.endpoint
         self.emulated, self.clock = api.emulated, api.clock
         self._api = api
-        self._policy, self._timer, self._chance = policy, timer, chance
+        self._limits, self._timer, self._chance = limits, timer, chance
         self._limiters = {
             kind: RateLimiter(timer, per_minute=rate.per_minute, at_once=rate.at_once)
-            for kind, rate in policy.rates.items()
+            for kind, rate in limits.rates.items()
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -163,7 +164,7 @@ class _RetryingTpuApi:
             self._timer,
             send,
             after_lost_reply=retry.after_lost_reply,
-            policy=self._policy,
+            limits=self._limits,
             chance=self._chance,
             on_limit=limiter.stop_for,
         )
@@ -174,7 +175,7 @@ def repeated(
     action: Callable[[], T],
     *,
     after_lost_reply: bool = True,
-    policy: RetryPolicy | None = None,
+    limits: RequestLimits | None = None,
     chance: Callable[[], float] = random.random,
     on_limit: Callable[[float], None] | None = None,
 ) -> T:
@@ -182,21 +183,21 @@ def repeated(
 
     `on_limit` waits as long as the service has asked for, by default by sleeping.
     """
-    policy, began_s, failures = policy or load_retry_policy(), timer.elapsed_s(), 0
+    limits, began_s, failures = limits or load_request_limits(), timer.elapsed_s(), 0
     while True:
         try:
             return action()
         except (RateLimitedError, UnavailableError) as error:
             is_limit = isinstance(error, RateLimitedError)
-            most_s = policy.rate_limited_for_s if is_limit else policy.unavailable_for_s
-            # Full jitter: a random wait below a bound that doubles, so that many clients spread.
-            bound_s = min(policy.first_wait_s * 2.0 ** min(failures, 20), policy.longest_wait_s)
-            wait_s = getattr(error, "retry_after_s", None) or bound_s * chance()
+            failures += 1
+            most_s = limits.rate_limited_for_s if is_limit else limits.retry.total_s
+            # Full jitter: a random part of a bound that doubles, so that many clients spread.
+            wait_s = limits.retry.longest_pause_s(failures) * chance()
+            wait_s = getattr(error, "retry_after_s", None) or wait_s
             is_over = timer.elapsed_s() - began_s + wait_s > most_s
             if is_over or not (after_lost_reply or is_limit):
                 raise
             (on_limit if on_limit and is_limit else timer.sleep)(wait_s)
-            failures += 1
 
 
 POLL_S = 10.0

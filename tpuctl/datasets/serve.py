@@ -4,6 +4,7 @@ import asyncio
 import json
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from tpuctl.remote.access import Access
 from tpuctl.remote.connection import Connection
 from tpuctl.remote.hosts import Host
 from tpuctl.remote.run import STDOUT, Command, Stopped, run_each
-from tpuctl.start_python import child_environment
+from tpuctl.start_python import child_environment, stop_process
 
 PORT = 5050
 
@@ -268,11 +269,8 @@ def _agent(request: dict[str, Any]) -> "Iterator[subprocess.Popen[str]]":
     finally:
         assert agent.stdin is not None
         agent.stdin.close()
-        try:
-            agent.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            agent.kill()
-            agent.wait()
+        # The end of stdin, not a signal, tells it to stop; 0 only checks that it still runs.
+        stop_process(agent, (0, _STOP_S), (signal.SIGKILL, _STOP_S))
         if agent.stdout is not None:
             agent.stdout.close()
 

@@ -9,10 +9,9 @@ from functools import cache
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, failures, named
-from tpuctl.diagnosis.evidence import confidence, doubt
+from tpuctl.diagnosis.evidence import NEAREST, confidence, doubt, known_words
 from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.diagnosis.search import Hit, Reader, read_log
-from tpuctl.diagnosis.similar import NEAREST, known_words
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome, Status
 

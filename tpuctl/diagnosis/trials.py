@@ -14,7 +14,7 @@ from tpuctl.diagnosis.explain import Match, explain
 from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.runtime.machine import LOCKFILE
 from tpuctl.runtime.redact import redact
-from tpuctl.start_python import child_environment, python_command
+from tpuctl.start_python import child_environment, python_command, stop_process
 
 DEADLINE_S = 180.0
 GRACE_S = 5.0
@@ -140,7 +140,7 @@ def run_trial(
     # Not usercode.child, which kills at once and judges by heartbeats: chips stay busy for up to
     # 30 s after a SIGKILL, so this child is first asked to end, and libtpu can block a whole
     # process inside one call, so only the total time counts. Its lock file must be removed, too.
-    began = time.monotonic()
+    began, steps = time.monotonic(), ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s))
     had_lock = os.path.lexists(LOCKFILE)
     child = subprocess.Popen(  # noqa: S603 (our own trial)
         [*program, *arguments],
@@ -157,10 +157,10 @@ def run_trial(
         out, err = child.communicate(timeout=deadline_s)
     except subprocess.TimeoutExpired:
         error = f"It had not finished after {deadline_s:.0f} s and was stopped."
-        _stop(child, grace_s)
+        stop_process(child, *steps, group=True)
         out, err = child.communicate()
     finally:
-        _stop(child, grace_s)
+        stop_process(child, *steps, group=True)
         if not had_lock:
             _remove_own_lock()
     seconds, answer = time.monotonic() - began, _parse_answer(out)
@@ -188,18 +188,6 @@ def _why_not(diagnosis: Diagnosis) -> str | None:
     if diagnosis.accelerator == "tpu-remote":
         return "The TPU is on another machine."
     return None
-
-
-def _stop(child: "subprocess.Popen[str]", grace_s: float) -> None:
-    """Stop the child's whole session: SIGTERM first, then SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, number)
-            child.wait(grace_s)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def _remove_own_lock() -> None:

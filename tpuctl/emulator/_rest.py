@@ -7,10 +7,9 @@ from tpuctl.emulator._grpc import to_call
 from tpuctl.emulator._json_messages import read_message, read_parameters, show
 from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import api_error, bad_request
-from tpuctl.emulator.http import HttpApi, Reply, Request, Route
+from tpuctl.emulator.http import HttpApi, Reply, Request, Route, is_standard
 from tpuctl.emulator.methods import METHODS, QUOTAS, Document, Method
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.standard_parameters import is_standard
 
 _LARGEST_BODY = 16 << 20
 _OLD = ("v1", "v1alpha1")

@@ -23,9 +23,8 @@ from tpuctl.emulator.kubernetes.discovery import kubeconfig
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.scenario import Scenario, load_scenario, parse_scenario
 from tpuctl.emulator.server import Emulator, exports, serve_world
-from tpuctl.emulator.service import ScaledClock
+from tpuctl.emulator.service import ScaledClock, Store
 from tpuctl.emulator.state import advance
-from tpuctl.emulator.store import Store
 from tpuctl.emulator.world import World
 from tpuctl.errors import (
     AlreadyExistsError,

@@ -1,4 +1,4 @@
-"""The resources of the Cloud TPU API, and the parts that Compute Engine's VMs share with them."""
+"""The resources of the Cloud TPU API, the parts that Compute Engine's VMs share, and their cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -231,3 +231,22 @@ T = TypeVar("T", bound=Target)
 def timestamp(moment: datetime) -> str:
     """Write a time as the API does."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True)
+class Charge:
+    """The use of a TPU's chips for some time; `usd` is None if there is no list price."""
+
+    resource: str
+    accelerator_type: str
+    chips: int
+    model: str
+    seconds: float
+    usd: float | None
+
+
+def charge(node: Host, seconds: float) -> Charge:
+    """Return what using a node or a Compute Engine instance costs."""
+    price = node.usd_per_hour()
+    usd = None if price is None else price * seconds / 3600
+    return Charge(node.path, node.accelerator_type, node.chips, node.model, seconds, usd)

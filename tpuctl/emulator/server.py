@@ -17,7 +17,7 @@ from tpuctl.emulator.metadata import answer_probe, metadata_api
 from tpuctl.emulator.multipart import batch_api
 from tpuctl.emulator.scenario import Scenario, parse_scenario
 from tpuctl.emulator.service import Emulator as Emulator
-from tpuctl.emulator.store import Store
+from tpuctl.emulator.service import Store
 from tpuctl.emulator.world import World
 from tpuctl.errors import InvalidInputError, MissingExtraError
 

@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from tpuctl.emulator.bill import Charge, charge
 from tpuctl.emulator.compute.resources import ComputeEngine
 from tpuctl.emulator.errors import api_error, not_found
 from tpuctl.emulator.faults import CallFault, FaultCounts, fault_matches
 from tpuctl.emulator.methods import Call
-from tpuctl.emulator.resources import Host, Key, Node, NodeSpec, Operation, QueuedResource
+from tpuctl.emulator.resources import (
+    Charge,
+    Host,
+    Key,
+    Node,
+    NodeSpec,
+    Operation,
+    QueuedResource,
+    charge,
+)
 from tpuctl.emulator.scenario import Scenario, ZonePlan, quota_id
 from tpuctl.hardware.types import AcceleratorType
 

@@ -24,11 +24,10 @@ from tpuctl.hardware.compute_engine import CLOUD_TPU, GCE, describe_on, list_pri
 from tpuctl.hardware.types import AcceleratorType, all_types, describe
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.port import Abilities, Balance, HostedPlan, Login, ProviderOffer, Reached
-from tpuctl.remote.hosts import find_node, split_user, workers_of
-from tpuctl.remote.iap import through_iap
+from tpuctl.remote.hosts import find_node, split_user, through_iap, workers_of
 from tpuctl.remote.jobs import show_with_jobs
 from tpuctl.remote.keys import first_key, login_user, open_access_to
-from tpuctl.remote.setup import recipes, set_up
+from tpuctl.remote.run import recipes, set_up
 from tpuctl.settings import state_dir
 from tpuctl.units import format_count
 

@@ -1,28 +1,75 @@
-"""Operations on several providers at once, with one result."""
+"""Operations on any or several providers: list, offers, wait, delete, gc, with one result."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
+from tpuctl.clock import SteadyClock
 from tpuctl.cloud.delete import DeleteResult
 from tpuctl.cloud.gc import GcResult
 from tpuctl.cloud.list import TpuList
 from tpuctl.cloud.lookup import attempt, attempt_all
-from tpuctl.cloud.tpu import Balance
+from tpuctl.cloud.retry import Polling
+from tpuctl.cloud.tpu import Balance, Tpu
+from tpuctl.cloud.wait import WaitResult
 from tpuctl.errors import (
     ApiDisabledError,
     InvalidInputError,
     MissingExtraError,
+    NotFoundError,
     NotLoggedInError,
     PermissionDeniedError,
     TpuctlError,
     UsageError,
+    WrongStateError,
 )
 from tpuctl.hardware.types import describe
-from tpuctl.progress import OnProgress
-from tpuctl.providers.offers import Offers, rank
+from tpuctl.outcome import Outcome, Status
+from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.port import Provider, ProviderOffer
 from tpuctl.providers.registry import is_control_plane
+
+
+@dataclass(frozen=True)
+class Offers(Outcome):
+    """What is available, what is left in the accounts, and which providers failed and why."""
+
+    accelerator_type: str | None
+    offers: tuple[ProviderOffer, ...]
+    balances: tuple[Balance, ...]
+    unusable: Mapping[str, str]
+    failures: tuple[TpuctlError, ...] = field(default=(), metadata={"internal": True})
+
+    @property
+    def status(self) -> Status:
+        """`partial` when a provider failed, `attention` when nothing is available."""
+        if self.failures:
+            return "partial" if self.offers else "error"
+        return "ok" if any(each.available is not False for each in self.offers) else "attention"
+
+
+@dataclass(frozen=True)
+class AutoPlan(Outcome):
+    """The offers in the order in which they are tried, and what the others lack."""
+
+    script: str
+    offers: tuple[ProviderOffer, ...]
+    because: tuple[str, ...]
+
+
+def rank(offers: Sequence[ProviderOffer]) -> tuple[ProviderOffer, ...]:
+    """Sort by availability, then by price: free hours, dollars per chip, unknown last."""
+
+    def key(offer: ProviderOffer) -> tuple[bool, float, str, str]:
+        price = offer.usd_per_hour
+        if offer.provisioning == "free":
+            price = 0.0
+        per_chip = float("inf") if price is None else price / (offer.chips or 1)
+        return offer.available is False, per_chip, offer.provider, offer.accelerator_type
+
+    return tuple(sorted(offers, key=key))
+
 
 _NOT_SET_UP = (
     ApiDisabledError, InvalidInputError, MissingExtraError, NotLoggedInError, PermissionDeniedError
@@ -207,3 +254,44 @@ def needs_zone(provider: Provider, zone: str | None) -> None:
     if zone and not is_control_plane(provider):
         title = provider.abilities.title
         raise UsageError(f"{title} has no zones.", hint="Leave out --zone.")
+
+
+def wait_for(
+    provider: Provider,
+    name: str,
+    until: Literal["ready", "gone"],
+    *,
+    timeout_s: float | None,
+    on_progress: OnProgress,
+) -> WaitResult:
+    """Read a TPU until it is usable, or gone; raises DeadlineError."""
+    polling = Polling(SteadyClock(), timeout_s=timeout_s)
+    title = provider.abilities.title
+    while True:
+        try:
+            found = provider.get(name, None)
+        except NotFoundError:
+            if until == "ready":
+                raise
+            return WaitResult(name, None, "gone", polling.waited_s, None)
+        if until == "ready" and isinstance(found, Tpu) and found.is_usable:
+            return WaitResult(name, found.zone, "ready", polling.waited_s, found)
+        if isinstance(found, Tpu) and found.reachable == "batch" and found.is_dead:
+            if until == "ready":
+                raise WrongStateError(
+                    f"{name} on {title} has ended: {found.health_description}.",
+                    hint=f"What it printed: tpuctl logs {name}",
+                )
+            return WaitResult(name, None, "gone", polling.waited_s, None)
+        why = found.health_description if isinstance(found, Tpu) else ""
+        if until == "ready" and found.state == "SUSPENDED":
+            raise WrongStateError(
+                f"{name} on {title} is stopped and will not become ready.",
+                hint=f"tpuctl delete {name}, then start it again",
+            )
+        note = f"{found.state} ({why})" if why else found.state
+        on_progress(Progress(f"{name} on {title}", polling.waited_s, unit="s", note=note))
+        polling.pause(
+            f"{name} on {title} is {found.state}, not {until},",
+            hint=f"To continue waiting: tpuctl wait {name} --for {until}",
+        )

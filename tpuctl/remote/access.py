@@ -24,7 +24,7 @@ from tpuctl.remote.hosts import Host, worker_alias
 from tpuctl.storage.local import LOCK_FLAGS, append_line, ensure_folder, locked
 
 if TYPE_CHECKING:
-    from tpuctl.remote.shared_ssh import SharedSsh
+    from tpuctl.remote.ssh import SharedSsh
 
 SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 

@@ -1,13 +1,21 @@
-"""Workers and their addresses: from `--host` and `--worker`, or from a TPU."""
+"""Workers and their addresses: from `--host` and `--worker`, or from a TPU, also through IAP."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.lookup import find
 from tpuctl.cloud.models import Node, QueuedResource
-from tpuctl.errors import UnavailableError, UsageError, WorkerUnreachableError, WrongStateError
+from tpuctl.errors import (
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+    WorkerUnreachableError,
+    WrongStateError,
+)
 from tpuctl.settings import user_name
 
 SSH_PORT = 22
@@ -203,3 +211,37 @@ def worker_alias(node: Node, index: int) -> str:
     """Name of a worker's host key in known_hosts: by the TPU's id, as addresses are reused."""
     # It becomes a word in known_hosts and in ssh's options.
     return f"tpu.{re.sub(r'[^A-Za-z0-9._-]', '_', node.id)}-{index}"
+
+
+def through_iap(api: TpuApi, node: Node, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Return the same workers, reached through Google's Identity-Aware Proxy.
+
+    The tunnel is gcloud's, as ssh's ProxyCommand: its protocol and its login are not documented.
+    Raises NotFoundError where gcloud is not installed, and WorkerUnreachableError for a worker
+    whose VM is unknown.
+    """
+    program = shutil.which("gcloud")
+    if program is None:
+        raise NotFoundError(
+            "--iap needs gcloud, which is not installed here.",
+            hint="https://cloud.google.com/sdk/docs/install, or --jump user@ip",
+        )
+    names = [endpoint.vm for endpoint in node.endpoints]
+    if not all(names):
+        # The VMs of the Cloud TPU API are not in the project; each publishes its name.
+        published = api.guest_attributes(node, "")
+        names = [worker.get("hostname") for worker in published] or names
+    return tuple(
+        replace(host, proxy=_command(program, api, node, names[host.index])) for host in hosts
+    )
+
+
+def _command(program: str, api: TpuApi, node: Node, vm: str | None) -> str:
+    if not vm:
+        raise WorkerUnreachableError(
+            f"{node.name} in {node.zone} does not publish the names of its VMs, which --iap needs.",
+            hint=f"gcloud compute tpus tpu-vm ssh {node.name} --zone {node.zone} "
+            "--tunnel-through-iap",
+        )
+    words = ["compute", "start-iap-tunnel", vm, "22", "--listen-on-stdin"]
+    return shlex.join([program, *words, f"--project={api.project}", f"--zone={node.zone}"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpuctl.clock import RetryPolicy
 from tpuctl.errors import JobLostError, TpuctlError, WorkerLostError, WorkerUnreachableError
 from tpuctl.remote.access import Access
 from tpuctl.remote.agent import wire
@@ -18,8 +19,7 @@ from tpuctl.remote.output import Output, Sink
 from tpuctl.remote.results import CommandResult, Results, command_result, with_failures
 from tpuctl.units import format_bytes
 
-_FIRST_RETRY_S = 0.2
-_LAST_RETRY_S = 15.0
+_RECONNECT = RetryPolicy(0.2, 15.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,12 +217,12 @@ class _Position:
 
 async def _reconnect(fleet: Fleet, host: Host, reconnect_s: float) -> Connection:
     """Reconnect with growing pauses; raises WorkerUnreachableError after `reconnect_s`."""
-    deadline, wait_s = time.monotonic() + reconnect_s, _FIRST_RETRY_S
+    deadline, failures = time.monotonic() + reconnect_s, 0
     while True:
         try:
             return await fleet.reconnect(host)
         except (WorkerUnreachableError, WorkerLostError):
             if time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _LAST_RETRY_S)
+        failures += 1
+        await asyncio.sleep(_RECONNECT.longest_pause_s(failures))

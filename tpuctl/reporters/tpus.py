@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import Balance, QueuedTpu, Tpu
     from tpuctl.cloud.wait import WaitResult
     from tpuctl.providers.check import ProviderCheck
-    from tpuctl.providers.offers import Offers
+    from tpuctl.providers.combined import Offers
 
 _TPU_TITLES = ("name", "zone", "type", "state", "age", "time left", "per hour", "so far")
 _QUEUED_TITLES = ("queued resource", "zone", "type", "state", "age", "per hour", "nodes")

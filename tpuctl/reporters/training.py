@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.kaggle.follow import HostedRun
-    from tpuctl.providers.offers import AutoPlan
     from tpuctl.providers.port import HostedPlan
     from tpuctl.training.bench import Bench, Comparison, Row
     from tpuctl.training.catalog import Catalog, Template, Written
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def render_launch(result: Any) -> str | None:
     """Show the plan or the result of a training here, on workers, or in a remote session."""
     from tpuctl.cloud.tpu import Tpu
+    from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
-    from tpuctl.providers.offers import AutoPlan
     from tpuctl.providers.port import HostedPlan
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
@@ -63,7 +63,7 @@ def render_launch(result: Any) -> str | None:
 
 def launch_question(plan: HostedPlan | AutoPlan) -> str:
     """Ask for permission to spend units or dollars."""
-    from tpuctl.providers.offers import AutoPlan
+    from tpuctl.providers.combined import AutoPlan
 
     if isinstance(plan, AutoPlan):
         return "\n".join([*plan.because, f"Run {plan.script} on the first that is available?"])

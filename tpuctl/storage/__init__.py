@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from tpuctl.clock import Clock
+from tpuctl.clock import Clock, RetryPolicy
 from tpuctl.errors import InvalidInputError, MissingExtraError
 from tpuctl.storage.folder import Folder
-from tpuctl.storage.port import RetryPolicy, Storage
+from tpuctl.storage.port import Storage
 
 _BUCKET = re.compile(r"gs:/+(?P<bucket>[^/]*)(?:/(?P<prefix>.*))?", re.DOTALL)
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.clock import Clock, SteadyClock
+from tpuctl.clock import Clock, RetryPolicy, SteadyClock
 from tpuctl.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -19,7 +19,7 @@ from tpuctl.storage._credentials import Login, log_in
 from tpuctl.storage._gcs_reading import Item, Reader, open_pool
 from tpuctl.storage.errors import EMULATOR
 from tpuctl.storage.local import open_own, translated_write_errors
-from tpuctl.storage.port import Location, RetryPolicy, StoredObject, check_name
+from tpuctl.storage.port import Location, StoredObject, check_name
 
 if TYPE_CHECKING:
     from tpuctl.storage._gcs_writing import Writer

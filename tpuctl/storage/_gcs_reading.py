@@ -13,13 +13,12 @@ import google_crc32c
 import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError
 
-from tpuctl.clock import Clock
+from tpuctl.clock import Clock, RetryPolicy
 from tpuctl.codec import from_plain, parse_json
 from tpuctl.errors import TpuctlError, first_line
 from tpuctl.storage._checksum import crc32c_of, from_base64
 from tpuctl.storage._credentials import Login
 from tpuctl.storage.errors import TRANSIENT, RequestContext, no_emulator, translate, unavailable
-from tpuctl.storage.port import RetryPolicy
 
 CONNECTIONS = 32
 _CONNECT_S = 10.0
@@ -184,18 +183,19 @@ class Reader:
 
     def _with_retries(self, act: Callable[[], T]) -> T:
         """Retry `act` with growing pauses; raises the last error when the time is used up."""
-        wait_s, waited_s = self._retry.first_s, 0.0
+        failures, waited_s = 0, 0.0
         while True:
             try:
                 return act()
             except TransientError as error:
-                pause_s = random.uniform(wait_s / 2, wait_s)  # noqa: S311 (spreads the load)
+                failures += 1
+                pause_s = self._retry.longest_pause_s(failures)
+                pause_s *= random.uniform(0.5, 1)  # noqa: S311 (spreads the load)
                 pause_s = max(pause_s, error.after_s or 0.0)
                 if waited_s + pause_s > self._retry.total_s:
                     raise error.cause from None
             self._clock.sleep(pause_s)
             waited_s += pause_s
-            wait_s = min(2 * wait_s, self._retry.longest_s)
 
     def _read(self, url: str, headers: dict[str, str], context: RequestContext) -> bytes:
         response = self._ask(url, headers, context)

@@ -17,12 +17,12 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
+from tpuctl.clock import RetryPolicy
 from tpuctl.errors import NotLoggedInError, TpuctlError, first_line
 from tpuctl.storage._checksum import to_base64
 from tpuctl.storage._credentials import Login
 from tpuctl.storage._gcs_reading import Item
 from tpuctl.storage.errors import LOGIN_COMMAND, RequestContext, translate, unavailable
-from tpuctl.storage.port import RetryPolicy
 
 # A chunk stays in memory until it has been accepted; the client's default is 100 MiB.
 _CHUNK_BYTES = 16 << 20

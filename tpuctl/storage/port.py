@@ -123,15 +123,6 @@ class Storage(Protocol):
         """Return the bucket's location; None for a folder or without permission."""
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long to retry transient errors; pauses double from the first to the longest."""
-
-    first_s: float = 0.5
-    longest_s: float = 30.0
-    total_s: float = 300.0
-
-
 def check_name(name: str) -> str:
     """Return the name if every storage accepts it; raises InvalidInputError otherwise."""
     parts = name.split("/")

@@ -1,28 +1,30 @@
-"""The requests that a watch sends to the Cloud TPU service: observe, create and delete."""
+"""The requests that a watch sends to Cloud TPU or to another provider: observe, create, delete."""
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from tpuctl.clock import Clock
 from tpuctl.cloud.connect import Cloud
-from tpuctl.cloud.create import Created, create
+from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.delete import delete_all, plan_group_deletion
 from tpuctl.cloud.follow import ZoneAttempt
 from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
 from tpuctl.cloud.models import LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.placement import complete_plan
-from tpuctl.cloud.plan import METADATA_SETUP, plan_create
-from tpuctl.cloud.tpu import known_type
+from tpuctl.cloud.plan import METADATA_SETUP, CreateOptions, plan_create
+from tpuctl.cloud.tpu import Tpu, known_type
 from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.progress import silent
 from tpuctl.providers.cloud_tpu import reach_node
 from tpuctl.providers.port import Login as Login
-from tpuctl.providers.port import Reached
+from tpuctl.providers.port import Provider, Reached
 from tpuctl.remote.hosts import split_user
 from tpuctl.remote.keys import has_os_login, key_for_tpus, with_key
-from tpuctl.remote.setup import recipes, set_up
+from tpuctl.remote.run import recipes, set_up
 from tpuctl.settings import state_dir
-from tpuctl.supervise.models import JobSpec, LaunchJob, TpuObservation, WatchState
+from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
 from tpuctl.supervise.observe import observe_tpu, resource_id
 from tpuctl.supervise.worker_actions import WorkerActions
 
@@ -151,3 +153,98 @@ class CloudActions(WorkerActions):
 
     def _reach(self) -> Reached:
         return reach_node(self._api, self._node(), self._login)
+
+
+@runtime_checkable
+class Supervised(Provider, Protocol):
+    """A provider whose TPUs can be kept alive."""
+
+    @property
+    def clock(self) -> Clock:
+        """The service's time."""
+
+    @property
+    def endpoint(self) -> str:
+        """The address of an emulator; empty for the service itself."""
+
+    def recipe(self, name: str) -> CreateOptions | None:
+        """Return the options that create such a TPU again; local."""
+
+    def why_gone(self, name: str) -> str | None:
+        """Return why tpuctl has deleted the TPU of this name; None where it has not. Local."""
+
+
+class ProviderActions(WorkerActions):
+    """The side effects of a watch of a TPU that a provider knows by its name."""
+
+    def __init__(self, provider: Supervised, login: Login, **talk: Any) -> None:
+        super().__init__(login, **talk)
+        self._provider, self.clock = provider, provider.clock
+        self._tpu: Tpu | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The id of the TPU that was observed last."""
+        return (self._tpu.id,) if self._tpu else ()
+
+    def observe(self, state: WatchState) -> TpuObservation:
+        """Find the TPU in the list; one whose create was interrupted is created again."""
+        try:
+            self._tpu = tpu = find_tpu(self._provider, state.name)
+        except TpuctlError as error:
+            return TpuObservation("unknown", error=error)
+        if tpu is None:
+            why = self._provider.why_gone(state.name) if state.tpu else None
+            return TpuObservation("none", "gone", on_purpose=bool(why), why_gone=why or "")
+        known = KnownTpu(
+            tpu.id,
+            tpu.zone or "",
+            tpu.created,
+            tpu.as_of,
+            usd_per_hour=tpu.usd_per_hour,
+            units_per_hour=tpu.units_per_hour,
+            expires=tpu.expires,
+        )
+        return TpuObservation("usable", tpu.state, tpu.id, known.zone, known=known, is_ours=True)
+
+    def create(self, state: WatchState) -> None:
+        """Create a TPU from the recipe, or adopt that of an interrupted create."""
+        plan = self._provider.plan(replace(state.recipe, watch=state.watch))
+        with self._progress() as on_progress:
+            made = self._provider.create(
+                plan,
+                wait=True,
+                timeout_s=None,
+                on_interrupt=lambda: "leave",
+                on_progress=on_progress,
+                on_attempt=lambda attempt: None,
+            )
+        if isinstance(made, NotCreated):
+            raise made.error
+
+    def delete(self, state: WatchState) -> None:
+        """Delete the TPU that was observed last."""
+        plan = self._provider.plan_delete([state.name], None)
+        if self._tpu and [each.id for each in plan.tpus] == [self._tpu.id]:
+            done = self._provider.delete(plan, timeout_s=600, on_progress=silent)
+            if done.failures:
+                raise done.failures[0]
+
+    def _type(self) -> str:
+        return self._usable().accelerator_type
+
+    def _workers_key(self) -> object:
+        return self._usable().id
+
+    def _reach(self) -> Reached:
+        return self._provider.reach(self._usable().name, self._login)
+
+    def _usable(self) -> Tpu:
+        assert self._tpu, "only the workers of a usable TPU are asked"
+        return self._tpu
+
+
+def find_tpu(provider: Provider, name: str) -> Tpu | None:
+    """Return the usable TPU of this name that is ours."""
+    listed = provider.list(None).tpus
+    return next((tpu for tpu in listed if tpu.name == name and tpu.is_usable), None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from tpuctl.clock import RetryPolicy
 from tpuctl.errors import (
     AlreadyExistsError,
     CommandFailedError,
@@ -62,7 +63,7 @@ MAX_REPLACED = 5
 
 _MAX_RESTARTS = 2
 _MAX_REFUSALS = 5
-_LONGEST_WAIT_S = 600.0
+_REFUSED = RetryPolicy(POLL_S, 600.0)
 # When no worker can be reached and the service sees no problem, our own network is the more likely
 # cause: then we wait this many times longer before the TPU is replaced.
 _DOUBT = 6
@@ -364,7 +365,7 @@ def _after_refusal(seen: Observation) -> Step | None:
     is_final = not isinstance(error, TryAgainError) and not is_quota
     if is_final or (is_quota and seen.refusals >= _MAX_REFUSALS):
         return EndWatch(error)
-    wait_s = min(_LONGEST_WAIT_S, POLL_S * 2.0 ** min(seen.refusals - 1, 10))
+    wait_s = _REFUSED.longest_pause_s(seen.refusals)
     return Wait(wait_s, f"{error} Trying again.")
 
 

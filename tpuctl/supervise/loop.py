@@ -9,7 +9,7 @@ from tpuctl.cloud.connect import open_cloud
 from tpuctl.errors import StoppedError, TpuctlError, WriteError
 from tpuctl.providers.port import Provider
 from tpuctl.providers.registry import is_control_plane
-from tpuctl.supervise.actions import CloudActions
+from tpuctl.supervise.actions import CloudActions, ProviderActions, Supervised
 from tpuctl.supervise.decide import POLL_S, decide
 from tpuctl.supervise.follow import ConditionTimer
 from tpuctl.supervise.messages import WatchResult, describe_step
@@ -31,7 +31,6 @@ from tpuctl.supervise.models import (
     WatchState,
 )
 from tpuctl.supervise.plan import WatchPlan, plan_on_provider, plan_watch
-from tpuctl.supervise.provider_actions import ProviderActions, Supervised
 from tpuctl.supervise.state import Scope, StateFile, next_state
 from tpuctl.supervise.worker_actions import WorkerActions
 

@@ -17,8 +17,8 @@ from tpuctl.hardware.compute_engine import list_price, model_of
 from tpuctl.outcome import Outcome
 from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
+from tpuctl.supervise.actions import Supervised, find_tpu
 from tpuctl.supervise.models import JobSpec, WatchState
-from tpuctl.supervise.provider_actions import Supervised, find_tpu
 from tpuctl.supervise.state import StateFile, job_digest
 
 

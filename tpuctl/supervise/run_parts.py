@@ -25,12 +25,11 @@ from tpuctl.remote.copy import copy
 from tpuctl.remote.copy_plan import CopyPlan, Direction
 from tpuctl.remote.output import Sink
 from tpuctl.storage import open_storage
-from tpuctl.supervise.actions import CloudActions
+from tpuctl.supervise.actions import CloudActions, ProviderActions
 from tpuctl.supervise.loop import open_target, watch
 from tpuctl.supervise.messages import WatchResult
 from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
 from tpuctl.supervise.plan import WatchOptions
-from tpuctl.supervise.provider_actions import ProviderActions
 from tpuctl.supervise.relay import (
     PAUSE_S,
     End,
@@ -306,11 +305,11 @@ class Relay:
 
     def _run_batch(self, part: JobPart) -> JobPart:
         """Run the job in a session on Kaggle; a run that is known is followed to its end."""
+        from tpuctl.providers.batch import RunStore
         from tpuctl.providers.kaggle.client import KaggleClient
         from tpuctl.providers.kaggle.follow import finish, follow
         from tpuctl.providers.kaggle.runs import PREFIX, plan_run, submit
         from tpuctl.providers.pack import HostedJob
-        from tpuctl.providers.runs import RunStore
 
         client, store, kept = KaggleClient(), RunStore(), self._job.checkpoints.folder
         self._clock, name = client.clock, f"{PREFIX}{part.name}"

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,13 @@ from tpuctl.codec import read_json
 from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
-from tpuctl.start_python import child_environment, how_it_ended, python_command, shell_code
+from tpuctl.start_python import (
+    child_environment,
+    how_it_ended,
+    python_command,
+    shell_code,
+    stop_process,
+)
 from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
@@ -243,10 +250,5 @@ def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
     try:
         yield
     except BaseException:
-        child.terminate()
-        try:
-            child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        stop_process(child, (signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S))
         raise

@@ -27,7 +27,7 @@ from tpuctl.cloud.models import (
     Quota,
     segment,
 )
-from tpuctl.cloud.retry import RetryPolicy
+from tpuctl.cloud.retry import RequestLimits
 from tpuctl.errors import AlreadyExistsError, NotFoundError, TpuctlError, UnsupportedError
 from tpuctl.hardware.compute_engine import is_tpu_machine, types_of_machines
 
@@ -51,15 +51,15 @@ def _all_or_raise(tasks: Sequence[Callable[[], T]]) -> list[T]:
 class ComputeApi:
     """TPUs as instances and managed instance groups, through plain REST."""
 
-    def __init__(self, connection: Connection, *, project: str, policy: RetryPolicy) -> None:
+    def __init__(self, connection: Connection, *, project: str, limits: RequestLimits) -> None:
         self.project = segment("project", project)
         # Not that of the Cloud TPU API, even where one emulator serves both: an entry of the
         # journal belongs to one control plane.
         self.endpoint = f"{connection.endpoint.address}/compute/v1"
         self.emulated, self.clock = connection.endpoint.is_local, connection.clock
-        self._connection, self._read_s = connection, policy.read_deadline_s
+        self._connection, self._read_s = connection, limits.read_deadline_s
         self._http = ComputeHttp(
-            connection, read_s=policy.read_deadline_s, write_s=policy.write_deadline_s
+            connection, read_s=limits.read_deadline_s, write_s=limits.write_deadline_s
         )
         self._slices = Slices(self._http, self.project, self.clock, self._departure)
 

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tpuctl.clock import RetryPolicy
 from tpuctl.codec import open_regular
 from tpuctl.datasets.images.memory import MAX_IMAGE_BYTES
 from tpuctl.datasets.locations import bucket_of
@@ -15,7 +16,7 @@ from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.errors import AlreadyExistsError, NotFoundError, SourceChangedError
 from tpuctl.printable import printable
 from tpuctl.storage import open_storage
-from tpuctl.storage.port import RetryPolicy, Storage
+from tpuctl.storage.port import Storage
 from tpuctl.units import format_bytes
 
 # What hides the latency of a bucket from one worker; no more is held in memory.

@@ -10,11 +10,10 @@ from tpuctl.emulator.compute.resources import GLOBAL
 from tpuctl.emulator.compute.validate import check_form
 from tpuctl.emulator.documents import CLOUD_SCOPE
 from tpuctl.emulator.errors import compute_error, load_data
-from tpuctl.emulator.http import HttpApi, Reply, Request, Route
+from tpuctl.emulator.http import HttpApi, Reply, Request, Route, is_standard
 from tpuctl.emulator.methods import Call, Document
 from tpuctl.emulator.resources import Key
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.standard_parameters import is_standard
 
 PREFIX = "/compute/"
 _LARGEST_BODY = 16 << 20

@@ -22,7 +22,7 @@ from tpuctl.emulator.kaggle.sessions import Session, Sessions, kaggle_error
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import timestamp
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.storage.downloads import read_range
+from tpuctl.emulator.storage.reading import read_range
 
 _LARGEST_BODY = 64 << 20
 _DATA_SET_S = 3.0

@@ -21,17 +21,25 @@ from tpuctl.emulator.http import (
 )
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
-from tpuctl.emulator.storage.copies import compose, copy, move, rewrite
-from tpuctl.emulator.storage.downloads import current_object, get_media
-from tpuctl.emulator.storage.listing import list_objects
 from tpuctl.emulator.storage.objects import Bucket, Buckets
+from tpuctl.emulator.storage.reading import current_object, get_media, list_objects
 from tpuctl.emulator.storage.resources import (
     WRITABLE,
     bucket_fields,
     merged,
     read_conditions,
 )
-from tpuctl.emulator.storage.uploads import cancel, insert, name_of_upload, read_document, resume
+from tpuctl.emulator.storage.uploads import (
+    cancel,
+    compose,
+    copy,
+    insert,
+    move,
+    name_of_upload,
+    read_document,
+    resume,
+    rewrite,
+)
 from tpuctl.emulator.storage.xml import xml_api
 from tpuctl.errors import WriteError
 

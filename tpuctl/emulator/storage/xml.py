@@ -13,17 +13,15 @@ from tpuctl.emulator.errors import ServiceError, storage_error
 from tpuctl.emulator.http import PIECE_BYTES, HttpApi, Reply, Request, Route, text_reply
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.storage._checksums import Checksums
-from tpuctl.emulator.storage.copies import copied
-from tpuctl.emulator.storage.downloads import current_object, get_media, media_headers
-from tpuctl.emulator.storage.listing import list_objects
 from tpuctl.emulator.storage.objects import Buckets
+from tpuctl.emulator.storage.reading import current_object, get_media, list_objects, media_headers
 from tpuctl.emulator.storage.resources import (
     StoredObject,
     check_object_name,
     read_conditions,
     read_whole,
 )
-from tpuctl.emulator.storage.uploads import Declared, check_sums, read_hashes, store_object
+from tpuctl.emulator.storage.uploads import Declared, check_sums, copied, read_hashes, store_object
 from tpuctl.storage.local import open_own
 
 Action = Callable[[Buckets, Request], Reply]

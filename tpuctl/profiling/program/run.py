@@ -19,9 +19,11 @@ from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS
-from tpuctl.start_python import how_it_ended, shell_code
+from tpuctl.start_python import how_it_ended, shell_code, stop_process
 from tpuctl.usercode.scratch import scratch_folder
 
+# The first is like Ctrl-C.
+_STOP = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 LOOK_EVERY_S = 0.25
 # stdout is for the result, so the program's output goes to stderr.
 STDERR = 2
@@ -99,7 +101,7 @@ def profile_program(
         stopped = process.poll() is None
         if stopped:
             sys.stderr.write("tpuctl: interrupting the program, as Ctrl-C would.\n")
-        _end(process)
+        stop_process(process, *_STOP)
         measured = read_result(scratch.path) or measured
         code = 0 if stopped else process.returncode
         if measured is None:
@@ -184,14 +186,4 @@ def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[
     try:
         yield process
     finally:
-        _end(process)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Interrupt the program like Ctrl-C, then terminate it, then kill it."""
-    for number, timeout_s in ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
-        if process.poll() is not None:
-            return
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout_s)
+        stop_process(process, *_STOP)

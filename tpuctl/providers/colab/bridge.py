@@ -28,7 +28,6 @@ from tpuctl.storage.local import write_atomically
 
 _CHUNK = 1 << 16
 _CONNECT_S = 30.0
-_MAX_HEAD = 1 << 16
 _CLOSE, _PING, _PONG, _BINARY = 8, 9, 10, 2
 _REFUSALS: dict[int, tuple[type[TpuctlError], str, str]] = {
     400: (WorkerAuthError, "refuses our key", "It takes ed25519 and ecdsa keys only."),

@@ -27,7 +27,7 @@ from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.hosts import EMULATED_PORT, Host
 from tpuctl.remote.jobs import ShownTpu, list_jobs
 from tpuctl.remote.keys import own_key
-from tpuctl.remote.shared_ssh import SharedSsh
+from tpuctl.remote.ssh import SharedSsh
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.start_python import python_command
 

@@ -15,7 +15,7 @@ from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Tpu, Worker, type_facts
 from tpuctl.errors import NotFoundError, WrongStateError
 from tpuctl.progress import OnProgress, message
-from tpuctl.providers.batch import BatchProvider, delete_each, plan_deletions
+from tpuctl.providers.batch import BatchProvider, Run, delete_each, plan_deletions
 from tpuctl.providers.gke.client import JOB_SETS, Cluster, Json, find_context
 from tpuctl.providers.gke.follow import (
     ClusterRun,
@@ -38,7 +38,6 @@ from tpuctl.providers.gke.runs import (
     workloads,
 )
 from tpuctl.providers.port import Abilities, ProviderOffer
-from tpuctl.providers.runs import Run
 from tpuctl.remote.jobs import StoppedJob, StoppedWorker
 from tpuctl.remote.output import Sink
 from tpuctl.units import format_count

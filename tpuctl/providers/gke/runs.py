@@ -20,6 +20,7 @@ from tpuctl.errors import (
     UsageError,
 )
 from tpuctl.outcome import Outcome
+from tpuctl.providers.batch import Run, RunStore
 from tpuctl.providers.gke import manifest
 from tpuctl.providers.gke.client import CORE, JOB_SETS, KUEUE, Cluster, Json
 from tpuctl.providers.gke.manifest import (
@@ -32,7 +33,6 @@ from tpuctl.providers.gke.manifest import (
     JobSetSpec,
 )
 from tpuctl.providers.pack import HostedJob, Packed, pack
-from tpuctl.providers.runs import Run, RunStore
 from tpuctl.settings import load_settings, state_dir
 from tpuctl.storage import open_storage
 from tpuctl.units import format_count, format_duration

@@ -24,11 +24,10 @@ from tpuctl.errors import (
 )
 from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, Progress
+from tpuctl.providers.batch import Run, RunStore
 from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
-from tpuctl.providers.kaggle.kernel import limits
-from tpuctl.providers.kaggle.runs import Note, drop_data
-from tpuctl.providers.runs import Run, RunStore
+from tpuctl.providers.kaggle.runs import Note, drop_data, limits
 from tpuctl.remote.output import Sink
 from tpuctl.storage.local import ensure_folder, open_own, publish, translated_write_errors
 

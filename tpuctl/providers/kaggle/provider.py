@@ -17,17 +17,17 @@ from tpuctl.hardware.types import describe
 from tpuctl.progress import OnProgress, silent
 from tpuctl.providers.batch import (
     BatchProvider,
+    Run,
+    RunStore,
     delete_each,
     delete_orphans_still,
     plan_deletions,
 )
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient
 from tpuctl.providers.kaggle.follow import HostedRun, fetch_part, finish, follow, pass_on
-from tpuctl.providers.kaggle.kernel import limits
 from tpuctl.providers.kaggle.login import find_endpoint, find_login
-from tpuctl.providers.kaggle.runs import PREFIX, Note, drop_data
+from tpuctl.providers.kaggle.runs import PREFIX, Note, drop_data, limits
 from tpuctl.providers.port import Abilities, ProviderOffer
-from tpuctl.providers.runs import Run, RunStore
 from tpuctl.remote.copy_plan import CopyResult, CopyResults, Direction
 from tpuctl.remote.output import Sink
 

@@ -1,9 +1,10 @@
-"""Start a run on Kaggle: written to disk before it is requested, then found.
+"""Start a run on Kaggle: build its kernel, write it to disk, request it, then find it.
 
 Kaggle has no request ids. The name of a kernel is ours and unique, so that what became of a push
 whose reply was lost can be read before it is sent again.
 """
 
+import base64
 import hashlib
 import json
 import secrets
@@ -11,9 +12,11 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tpuctl.codec import load_facts
 from tpuctl.errors import (
     NotFoundError,
     QuotaExceededError,
@@ -22,13 +25,32 @@ from tpuctl.errors import (
     WrongStateError,
 )
 from tpuctl.outcome import Outcome
+from tpuctl.providers.batch import Run, RunStore
 from tpuctl.providers.kaggle.bootstrap import NO_INPUT, NO_TPU
 from tpuctl.providers.kaggle.client import ENDED, KaggleClient, Quota
-from tpuctl.providers.kaggle.kernel import fits_in_source, kernel_text, limits
 from tpuctl.providers.kaggle.login import KAGGLE
 from tpuctl.providers.pack import HostedJob, Packed, pack
-from tpuctl.providers.runs import Run, RunStore
 from tpuctl.units import format_bytes, format_duration, format_moment, slug
+
+DATA = Path(__file__).parent / "data" / "limits.json"
+
+
+def limits() -> dict[str, Any]:
+    """Return the dated facts about Kaggle's limits."""
+    return load_facts(DATA)
+
+
+def fits_in_source(packed: Packed) -> bool:
+    """Whether an archive can be part of the kernel's text."""
+    return len(packed.archive) * 4 // 3 <= int(limits()["inline_bytes"])
+
+
+def kernel_text(job: dict[str, Any], packed: Packed | None) -> str:
+    """Write the source of the kernel: the bootstrap, and the archive if it is part of it."""
+    boot = (resources.files(__package__) / "bootstrap.py").read_text(encoding="utf-8")
+    data = base64.b64encode(packed.archive).decode() if packed else ""
+    return f"{boot}\n\nmain({job!r}, {data!r})\n"
+
 
 PREFIX = "tpuctl-"
 _ARCHIVE = "tpuctl-project.bin"
