@@ -10,7 +10,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -54,6 +55,57 @@ def how_it_ended(returncode: int) -> str:
 def shell_code(returncode: int) -> int:
     """Return the exit code, or 128 + N for signal N as in a shell."""
     return returncode if returncode >= 0 else 128 - returncode
+
+
+@contextlib.contextmanager
+def signals_passed_on(start: Callable[[], Any], *, is_raised: bool = True) -> Iterator[Any]:
+    """Start a program, and pass on to it the signals that reach only this process.
+
+    It ends as it would without this process, which does not end before it. If one of these signals
+    ended it, that signal then has its usual effect here, too, unless not `is_raised`.
+    """
+    received: list[int] = []
+    early: list[int] = []
+    programs: list[Any] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        received.append(number)
+        if not programs:
+            early.append(number)
+        elif not _reached_program(number):
+            programs[0].send_signal(number)
+
+    kept: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in (*_ENDING, *_FOR_PROGRAMS)}
+        kept = {n: h for n, h in found.items() if callable(h) or (h == 0 and n in _FOR_PROGRAMS)}
+    for number in kept:
+        signal.signal(number, pass_on)
+    try:
+        programs.append(start())
+        for number in early:
+            programs[0].send_signal(number)
+        yield programs[0]
+    finally:
+        for number, handler in kept.items():
+            if signal.getsignal(number) is pass_on:
+                signal.signal(number, handler)
+    ended_by = shell_code(programs[0].wait()) - 128
+    if is_raised and ended_by in received and ended_by in _ENDING:
+        signal.raise_signal(ended_by)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _reached_program(number: int) -> bool:
+    """Whether a signal went to the whole process group: Ctrl-C, or a notebook's interrupt."""
+    if number != signal.SIGINT:
+        return False
+    with contextlib.suppress(OSError), open("/dev/tty") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return "ipykernel" in sys.modules
 
 
 def absolute_entries(path: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,14 +18,18 @@ from tpuctl.codec import read_json
 from tpuctl.diagnosis.explain import Match
 from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
-from tpuctl.start_python import child_environment, how_it_ended, python_command, shell_code
+from tpuctl.start_python import (
+    child_environment,
+    how_it_ended,
+    python_command,
+    shell_code,
+    signals_passed_on,
+)
 from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
 
-# Keras stops within a batch, and a template saves its checkpoint within seconds.
-STOP_S = 15
 # Below this, a faster input pipeline makes no noticeable difference.
 NOTABLE_WAIT = 0.1
 # TensorFlow 2.21 prints these at every start, whatever its log level (2026-11-20).
@@ -156,7 +161,8 @@ def run_training(
 
     `extra_env` is added to the plan's environment. `log` is the file descriptor for the script's
     stdout, `errors` a file for its stderr, whose end is shown if it fails; both default to this
-    process's. On Ctrl-C the script is stopped before KeyboardInterrupt is raised.
+    process's. The script handles Ctrl-C and SIGTERM as it does alone; if it ends by them,
+    KeyboardInterrupt or what the handler of this process raises follows.
     """
     start_s = time.monotonic()
     result_path = _output_folder(plan) / "result.json"
@@ -169,11 +175,11 @@ def run_training(
         env = {name: value for name, value in env.items() if name not in plan.unset}
         env |= {**plan.env, COUNTS_VARIABLE: str(counts)}
         env |= extra_env or {}
-        child = subprocess.Popen(  # noqa: S603 (the user's program)
-            _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
+        start = partial(
+            subprocess.Popen, _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
         )
-        on_start()
-        with _stopped_on_interrupt(child):
+        with signals_passed_on(start) as child:
+            on_start()
             returncode = child.wait()
         fresh = _stamp(result_path) != before
         result = _read_result(result_path) if fresh and not returncode else None
@@ -236,17 +242,3 @@ def _read_result(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"Could not read the training result {path}: {error}") from error
     return result
-
-
-@contextmanager
-def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        child.terminate()
-        try:
-            child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        raise
