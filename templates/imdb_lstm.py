@@ -67,9 +67,8 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
         with open_file(args.data) as file:
             rows = list(csv.DictReader(file))
         y, test = np.array([row["sentiment"] == "positive" for row in rows]), len(rows) * 4 // 5
-        words = [
-            re.findall(r"[a-z0-9']+", r["review"].lower().replace("<br />", " ")) for r in rows
-        ]
+        reviews = (row["review"].lower().replace("<br />", " ") for row in rows)
+        words = [re.findall(r"[a-z0-9']+", review) for review in reviews]
         counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
         number = {word: number for number, (word, _) in enumerate(counts, 2)}
         texts = [[number.get(w, 1) for w in text] for text in words]
@@ -148,7 +147,7 @@ class Steps(keras.callbacks.Callback):
         self.step, self.seconds, self.signals = 0, [], []
         for number in (signal.SIGINT, signal.SIGTERM):  # a spot TPU gets SIGTERM before it goes
             signal.signal(number, lambda number, frame: self.signals.append(number))
-        if self.path.exists() and not args.overwrite:
+        if self.path.exists():
             with np.load(self.path) as saved:
                 was, now = (set(str(text).split(", ")) for text in (saved["settings"], settings))
                 if was != now:
@@ -212,6 +211,8 @@ def main() -> None:
             parser.error(f"--restore {args.restore}: {error}")
         about += f", from {args.restore}"
     settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
+        (out / old).unlink(missing_ok=True)
     steps = Steps(args, model, settings)
     first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")

@@ -14,7 +14,7 @@ again (one cycle). Interrupt it whenever you like: the same command resumes
 at the next step and ends with the same weights. The time spent waiting for
 images is measured and said at the end.
 Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
---epochs 5 on two vCPUs: 100 % of the 24 held out.
+--epochs 5 on two vCPUs: 96 % of the 24 held out.
 """
 
 import argparse
@@ -471,6 +471,8 @@ def main() -> None:
     if args.restore:
         settings += f", from {args.restore}"
         state["weights"] = restore_weights(args.restore, state["weights"])
+    if args.overwrite and not args.find_lr and part[0] == 0:
+        checkpoint.unlink(missing_ok=True)
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         state = restore(checkpoint, settings, state)
         print(f"resuming after step {int(state['step'])}", flush=True)

@@ -58,8 +58,9 @@ def test_the_command_beside_a_figure_gives_it(
     places = [measured_on / word for word in flags.split()]
     words = [place if place.exists() else place.name for place in places]
     result = train(name, backend, tmp_path, *words)
-    # Processors round in different ways, and one of 24 images is 4 %.
-    assert result["test_accuracy"] == pytest.approx(int(figure) / 100, abs=0.05)
+    # Processors round in different ways, and two of 24 images are 8 %.
+    about = 0.09 if "shards" in flags else 0.04
+    assert result["test_accuracy"] == pytest.approx(int(figure) / 100, abs=about)
 
 
 def test_every_template_has_a_figure_and_says_the_same_one_itself() -> None:
