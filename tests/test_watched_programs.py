@@ -528,17 +528,17 @@ class Numbers(list):
         return index
 
 if __name__ == "__main__":
-    for method in (None, "fork", "spawn", "forkserver"):
-        data = DataLoader(Numbers(range(64)), 4, num_workers=1, multiprocessing_context=method)
-        print(method, [len(batch) for batch in data], flush=True)
+    data = DataLoader(Numbers(range(64)), 4, num_workers=1, multiprocessing_context="{method}")
+    print([len(batch) for batch in data], flush=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (make test-torch)")
 @pytest.mark.parametrize("mode", MODES)
-def test_workers_of_a_loader_start_in_every_way(tmp_path: Path, mode: str) -> None:
-    (tmp_path / "train.py").write_text(WORKERS)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_loader_start_in_every_way(tmp_path: Path, method: str, mode: str) -> None:
+    (tmp_path / "train.py").write_text(WORKERS.format(method=method))
     watch_from_outside(tmp_path, mode, [sys.executable, "train.py"])
 
 
@@ -594,9 +594,11 @@ def test_ctrl_c_reaches_a_program_once_and_it_takes_its_time(tmp_path: Path, mod
     loader = LOADERS["grain"].replace("work(index)", "index")
     (tmp_path / "train.py").write_text(SAVES.format(loader=loader))
     alone = type_ctrl_c([sys.executable, "train.py"], tmp_path)
-    assert (alone[0], "saved once" in alone[1], "again" in alone[1]) == (7, True, False)
+    assert (alone[0], "saved once" in alone[1], "once again" in alone[1]) == (7, True, False)
     code, shown = type_ctrl_c(MODES[mode], tmp_path)
-    assert (code, "saved once" in shown, "again" in shown) == (7, True, False), shown
+    assert (code, "saved once" in shown, "once again" in shown) == (7, True, False), shown
+    assert ("run the same command again" in shown) == (mode == "launch")
+    assert "without tpuctl" not in shown
 
 
 @pytest.mark.slow

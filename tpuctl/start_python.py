@@ -58,11 +58,14 @@ def shell_code(returncode: int) -> int:
 
 
 @contextlib.contextmanager
-def signals_passed_on(start: Callable[[], Any], *, is_raised: bool = True) -> Iterator[Any]:
+def signals_passed_on(
+    start: Callable[[], Any], *, is_raised: bool = True
+) -> Iterator[tuple[Any, list[int]]]:
     """Start a program, and pass on to it the signals that reach only this process.
 
-    It ends as it would without this process, which does not end before it. If one of these signals
-    ended it, that signal then has its usual effect here, too, unless not `is_raised`.
+    The block gets the program, and a list of the signals that have come. The program ends as it
+    would without this process, which does not end before it. If one of these signals ended it, that
+    signal then has its usual effect here, too, unless not `is_raised`.
     """
     received: list[int] = []
     early: list[int] = []
@@ -85,7 +88,7 @@ def signals_passed_on(start: Callable[[], Any], *, is_raised: bool = True) -> It
         programs.append(start())
         for number in early:
             programs[0].send_signal(number)
-        yield programs[0]
+        yield programs[0], received
     finally:
         for number, handler in kept.items():
             if signal.getsignal(number) is pass_on:

@@ -69,6 +69,7 @@ class Training(LaunchPlan):
     explanation: Match | None = None
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
     few: int = field(default=0, metadata={"internal": True})
+    stopped: bool = field(default=False, metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -128,6 +129,8 @@ class Training(LaunchPlan):
         hint = f"Run it without tpuctl: {shlex.join(alone)}"
         if is_template(self.script):
             hint = "Its output above says why."
+        elif self.stopped:
+            hint = "It was asked to stop; run the same command again to continue."
         if known := self.explanation:
             command = f" Run: {known.fix_command}" if known.fix_command else ""
             hint = f"{known.code}: {known.title}. {known.fix}{command}"
@@ -178,7 +181,7 @@ def run_training(
         start = partial(
             subprocess.Popen, _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
         )
-        with signals_passed_on(start) as child:
+        with signals_passed_on(start) as (child, received):
             on_start()
             returncode = child.wait()
         fresh = _stamp(result_path) != before
@@ -191,6 +194,7 @@ def run_training(
         result=result,
         executed=executed,
         last_words=_last_lines(errors) if errors and returncode else (),
+        stopped=bool(received),
     )
 
 

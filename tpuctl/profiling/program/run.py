@@ -175,7 +175,7 @@ def read_error(folder: Path) -> str:
 def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
     start = partial(_start, command, folder)
     # After Ctrl-C, the program ends in its own time, and then there is its profile.
-    with signals_passed_on(start, is_raised=False) as process:
+    with signals_passed_on(start, is_raised=False) as (process, _):
         try:
             yield process
         finally:
