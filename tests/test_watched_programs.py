@@ -577,6 +577,7 @@ def type_ctrl_c(command: list[str], folder: Path) -> tuple[int, str]:
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(folder)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in the background
         os.execv(command[0], command)
     shown = b""
     with contextlib.suppress(OSError):  # the terminal is gone with its last process
@@ -601,6 +602,13 @@ def test_ctrl_c_reaches_a_program_once_and_it_takes_its_time(tmp_path: Path, mod
     assert "without tpuctl" not in shown
 
 
+# In the background, or with nohup, these signals are ignored.
+HEEDING = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
@@ -618,8 +626,9 @@ def test_a_signal_to_tpuctl_is_one_to_the_program(
         sys.exit(7)
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(program))
+    words = [sys.executable, "-c", HEEDING, *MODES[mode]]
     process = subprocess.Popen(
-        MODES[mode], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_until(place.exists)
     process.send_signal(number)
