@@ -3,16 +3,14 @@
     python jax_images.py --data shards --epochs 2  # made by tpuctl data presize
     python jax_images.py --data fake --steps 20 --cpu-devices 4  # no data, a mesh of four
 
-No Keras, no TensorFlow: the shards are read with the standard library,
-images are decoded with Pillow in threads and flipped at random on
-the device. On several hosts start the same command on each of them with
---strategy distributed+mesh; every host reads its own part of each batch.
+No Keras, no TensorFlow: the shards are read with the standard library, images are decoded with
+Pillow in threads and flipped at random on the device. On several hosts start the same command on
+each of them with --strategy distributed+mesh; every host reads its own part of each batch.
 
-A tenth of the images is held out and tells the accuracy after each epoch.
---find-lr suggests a learning rate, --anneal cosine goes up to it and down
-again (one cycle). Interrupt it whenever you like: the same command resumes
-at the next step and ends with the same weights. The time spent waiting for
-images is measured and said at the end.
+A tenth of the images is held out and tells the accuracy after each epoch. --find-lr suggests a
+learning rate, --anneal cosine goes up to it and down again (one cycle). Interrupt it whenever you
+like: the same command resumes at the next step and ends with the same weights. The time spent
+waiting for images is measured and said at the end.
 Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24
 --epochs 5 on two vCPUs: 96 % of the 24 held out.
 """
@@ -303,16 +301,19 @@ def make_rate(args: argparse.Namespace):
 def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
     """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
     rates = 1e-6 * 1.15 ** np.arange(len(losses))
-    smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
-    best = float(rates[np.argmin(np.diff(smooth[: int(np.nanargmin(smooth)) + 2]))])
+    means = itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)
+    smooth = np.nan_to_num([*means], nan=1e9)
+    lowest = int(np.argmin(smooth))
+    best = float(rates[np.argmin(np.diff(smooth[: lowest + 2], append=np.inf))])
     found = {"rates": rates.tolist(), "losses": losses, "suggested": best}
     Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
-    print(f"learning rate: {best:.3g} falls fastest, at a batch of {args.batch_size}")
+    how = "falls fastest" if lowest else "is the lowest tried: the loss never fell"
+    print(f"learning rate: {best:.3g} {how}, at a batch of {args.batch_size}")
     with contextlib.suppress(ModuleNotFoundError):
         import matplotlib.pyplot as plt
 
         plt.semilogx(rates, smooth)
-        plt.axvline(best, linestyle="--", label=f"falls fastest at {best:.3g}")
+        plt.axvline(best, linestyle="--", label=f"{best:.3g} {how}")
         # Where the loss explodes, the rest would be a flat line at the bottom.
         plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
         plt.legend()
@@ -478,8 +479,7 @@ def main() -> None:
         print(f"resuming after step {int(state['step'])}", flush=True)
     first_step = int(state["step"])
     if first_step >= total_steps:
-        print(f"{first_step} steps are done already: ask for more, or --overwrite")
-        return
+        return print(f"{first_step} steps are done already: ask for more, or --overwrite")
     state = jax.device_put(state, everywhere)
     batches = (fake_batches if fake else read_batches)(args, manifest, first_step, part)
 
