@@ -70,15 +70,17 @@ def signals_passed_on(
     received: list[int] = []
     early: list[int] = []
     programs: list[Any] = []
+    kept: dict[int, Any] = {}
 
     def pass_on(number: int, frame: object) -> None:
+        if programs and programs[0].returncode is not None and callable(kept[number]):
+            kept[number](number, frame)
         received.append(number)
         if not programs:
             early.append(number)
         elif not _reached_program(number):
             programs[0].send_signal(number)
 
-    kept: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         found = {number: signal.getsignal(number) for number in (*_ENDING, *_FOR_PROGRAMS)}
         kept = {n: h for n, h in found.items() if callable(h) or (h == 0 and n in _FOR_PROGRAMS)}
