@@ -70,7 +70,7 @@ def signals_passed_on(
     received: list[int] = []
     early: list[int] = []
     programs: list[Any] = []
-    kept: dict[int, Any] = {}
+    kept = _signal_handlers()
 
     def pass_on(number: int, frame: object) -> None:
         if programs and programs[0].returncode is not None and callable(kept[number]):
@@ -81,9 +81,6 @@ def signals_passed_on(
         elif not _reached_program(number):
             programs[0].send_signal(number)
 
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in (*_ENDING, *_FOR_PROGRAMS)}
-        kept = {n: h for n, h in found.items() if callable(h) or (h == 0 and n in _FOR_PROGRAMS)}
     for number in kept:
         signal.signal(number, pass_on)
     try:
@@ -102,6 +99,14 @@ def signals_passed_on(
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _signal_handlers() -> dict[int, Any]:
+    """The handlers of the signals to pass on, other than those that this process ignores."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found: dict[int, Any] = {n: signal.getsignal(n) for n in (*_ENDING, *_FOR_PROGRAMS)}
+    return {n: h for n, h in found.items() if callable(h) or (h == 0 and n in _FOR_PROGRAMS)}
 
 
 def _reached_program(number: int) -> bool:
