@@ -19,6 +19,7 @@ import pytest
 
 import tpuctl
 from tests.waiting import wait_until
+from tpuctl.profiling.program.run import _no_steps
 
 # Trainings whose batches come from the user's Python code in the main thread.
 LOADERS = {
@@ -636,7 +637,7 @@ def test_a_signal_to_tpuctl_is_one_to_the_program(
     assert (process.returncode, "1 asked" in stderr) == (7, True), stderr
 
 
-def test_the_hook_does_nothing_in_a_python_that_tpuctl_does_not_know() -> None:
+def test_the_hook_only_leaves_a_note_in_a_python_that_tpuctl_does_not_know(tmp_path: Path) -> None:
     """The oldest know neither annotations nor formatted strings nor `1_000`."""
     hook = Path(tpuctl.__file__).parent / "profiling" / "program" / "hook" / "sitecustomize.py"
     assert not re.search(r"\d_\d", hook.read_text())
@@ -649,8 +650,10 @@ def test_the_hook_does_nothing_in_a_python_that_tpuctl_does_not_know() -> None:
     ran = f"{old}exec(open(sys.argv[1]).read(), {{'__file__': sys.argv[1]}}); print(sys.meta_path)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", ran, str(hook)],
-        env={**os.environ, "TPUCTL_PROFILE_FOLDER": "nowhere"},
+        env={**os.environ, "TPUCTL_PROFILE_FOLDER": str(tmp_path)},
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stderr, "AfterImport" in done.stdout) == (0, "", False)
+    unseen = _no_steps("It ended", tmp_path, hint="")
+    assert f"Python {sys.version.split()[0]} is not measured" in str(unseen.hint)

@@ -119,6 +119,8 @@ def profile_program(
 def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
     if few := read_few(folder):
         return TargetError(f"{ended} after {few} batches: too few to measure.", hint=FEW_BATCHES)
+    if hint != ITS_WORDS and (old := folder / "python.old").exists():
+        hint = f"Python {old.read_text()} is not measured, 3.10 and newer are."
     return TargetError(f"{ended} and no training step was found.", hint=hint)
 
 

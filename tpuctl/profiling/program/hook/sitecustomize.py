@@ -118,3 +118,9 @@ if (
 ):
     sys.meta_path.insert(0, AfterImport(HOOKS, _hook))
     atexit.register(_note_error, os.environ["TPUCTL_PROFILE_FOLDER"])
+elif sys.version_info < (3, 10):  # noqa: UP036
+    try:
+        with open(os.path.join(os.environ["TPUCTL_PROFILE_FOLDER"], "python.old"), "w") as file:
+            file.write(sys.version.split()[0])
+    except Exception:  # noqa: S110 (in a program that has nothing to do with us)  # nosec B110
+        pass
