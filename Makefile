@@ -66,7 +66,7 @@ test-beam: $(READY)  ## --engine beam, in its own environment: Beam needs older 
 test-torch: $(READY)  ## What needs PyTorch, in its own environment (gigabytes).
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[images]' \
-		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'jsonschema>=4.20'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
 test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in three environments (4 GB).

@@ -343,7 +343,9 @@ def main() -> None:
         except (OSError, KeyError, ValueError) as error:
             raise SystemExit(f"--restore {args.restore}: {error}") from None
     checkpoint, first_step = out / "checkpoint.npz", 0
-    if checkpoint.exists() and not args.overwrite:
+    for old in (checkpoint, out / "log.csv") if args.overwrite else ():
+        old.unlink(missing_ok=True)
+    if checkpoint.exists():
         first_step = restore(checkpoint, settings, variables)
         print(f"resuming after step {first_step}", flush=True)
     if first_step >= total_steps:

@@ -140,7 +140,7 @@ class Steps(keras.callbacks.Callback):
         self.step, self.seconds, self.signals = 0, [], []
         for number in (signal.SIGINT, signal.SIGTERM):  # a spot TPU gets SIGTERM before it goes
             signal.signal(number, lambda number, frame: self.signals.append(number))
-        if self.path.exists() and not args.overwrite:
+        if self.path.exists():
             with np.load(self.path) as saved:
                 was, now = (set(str(text).split(", ")) for text in (saved["settings"], settings))
                 if was != now:
@@ -204,6 +204,8 @@ def main() -> None:
             parser.error(f"--restore {args.restore}: {error}")
         about += f", from {args.restore}"
     settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
+        (out / old).unlink(missing_ok=True)
     steps = Steps(args, model, settings)
     first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")

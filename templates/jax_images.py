@@ -11,7 +11,7 @@ A tenth of the images is held out and tells the accuracy after each epoch. --fin
 learning rate, --anneal cosine goes up to it and down again (one cycle). The same command resumes
 an interrupted run and ends with the same weights. How long devices wait for images is measured.
 Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24 --epochs 5 on two vCPUs:
-100 % of the 24 held out.
+96 % of the 24 held out.
 """
 
 import argparse
@@ -236,11 +236,14 @@ def rate_of(args: argparse.Namespace, step):
 def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
     """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
     rates = 1e-6 * 1.15 ** np.arange(len(losses))
-    smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
-    best = float(rates[np.argmin(np.diff(smooth[: int(np.nanargmin(smooth)) + 2]))])
+    means = itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)
+    smooth = np.nan_to_num([*means], nan=1e9)
+    lowest = int(np.argmin(smooth))
+    best = float(rates[np.argmin(np.diff(smooth[: lowest + 2], append=np.inf))])
     found = {"rates": rates.tolist(), "losses": losses, "suggested": best}
     Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
-    print(f"learning rate: {best:.3g} falls fastest, at a batch of {args.batch_size}")
+    how = "falls fastest" if lowest else "is the lowest tried: the loss never fell"
+    print(f"learning rate: {best:.3g} {how}, at a batch of {args.batch_size}")
     with contextlib.suppress(ModuleNotFoundError):
         import matplotlib.pyplot as plt
 
@@ -368,6 +371,8 @@ def main() -> None:
             state["weights"] = read_arrays(args.restore, state["weights"])
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
+    if args.overwrite and not args.find_lr and part[0] == 0:
+        checkpoint.unlink(missing_ok=True)
     if checkpoint.exists() and not args.overwrite and not args.find_lr:
         state = read_arrays(checkpoint, state, settings)
         print(f"resuming after step {int(state['step'])}", flush=True)

@@ -262,11 +262,14 @@ def save(path: Path, state: dict) -> None:
 
 def suggest_rate(args: argparse.Namespace, rates: list[float], losses: list[float]) -> None:
     """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
-    smooth = list(itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss))
-    best = rates[int(np.argmin(np.diff(smooth[: int(np.nanargmin(smooth)) + 2])))]
+    means = itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)
+    smooth = np.nan_to_num([*means], nan=1e9)
+    lowest = int(np.argmin(smooth))
+    best = rates[int(np.argmin(np.diff(smooth[: lowest + 2], append=np.inf)))]
     found = {"rates": rates, "losses": losses, "suggested": best}
     Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
-    print(f"learning rate: {best:.3g} falls fastest, at a batch of {args.batch_size}")
+    how = "falls fastest" if lowest else "is the lowest tried: the loss never fell"
+    print(f"learning rate: {best:.3g} {how}, at a batch of {args.batch_size}")
     with contextlib.suppress(ModuleNotFoundError):
         import matplotlib.pyplot as plt
 

@@ -112,6 +112,14 @@ def test_the_table_of_types_answers_in_a_line() -> None:
     assert first == table.in_words
 
 
+def test_tables_without_an_answer_say_what_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = tpuctl.templates.list()
+    assert repr(templates).startswith("<tpuctl templates list: 7 templates: ")
+    assert "mnist-cnn" in Words(templates._repr_html_()).words[1]
+    monkeypatch.setenv("TPUCTL_ZONE", "us-central1-a")
+    assert "zone us-central1-a" in repr(tpuctl.config())
+
+
 def test_a_block_shows_its_profile(profile: Profile) -> None:
     block = tpuctl.profile()
     assert block._repr_html_() is None

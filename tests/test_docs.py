@@ -89,7 +89,7 @@ def test_every_block_of_commands_is_executed_or_says_why_not() -> None:
     }
 
 
-def test_commands_that_are_not_run_parse_and_name_extras_that_exist() -> None:
+def test_commands_that_are_not_run_parse() -> None:
     marked = [each for page in pages.names() for each in pages.blocks(page) if each.reason]
     lines = [
         line.removeprefix("$ ")
@@ -101,10 +101,25 @@ def test_commands_that_are_not_run_parse_and_name_extras_that_exist() -> None:
     assert len(commands) > 10
     for words in commands:
         parse(words[1:])
-    named = {extra for line in lines for extra in re.findall(r"tpuctl\[(.+?)\]", line)}
-    known = metadata.metadata("tpuctl").get_all("Provides-Extra")
-    assert named
-    assert {extra for names in named for extra in names.split(",")} <= set(known or ())
+
+
+def test_every_extra_that_is_named_anywhere_exists() -> None:
+    known = set(metadata.metadata("tpuctl").get_all("Provides-Extra") or ())
+    places = [
+        path for folder in ("docs", "tpuctl", "templates") for path in (ROOT / folder).rglob("*")
+    ]
+    read = [
+        *ROOT.glob("*.md"),
+        *(path for path in places if path.suffix in {".md", ".ipynb", ".py"}),
+    ]
+    named = {
+        (path.name, extra)
+        for path in read
+        for extras in re.findall(r"tpuctl\[([a-z,]+)\]", path.read_text(encoding="utf-8"))
+        for extra in extras.split(",")
+    }
+    assert {extra for _, extra in named} >= {"gcp", "tf", "aot"}
+    assert [each for each in sorted(named) if each[1] not in known] == []
 
 
 def test_a_block_without_a_fence_or_with_an_unknown_mark_is_found(

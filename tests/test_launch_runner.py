@@ -73,6 +73,7 @@ class Own: pass
 atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Own())))))
 os.chdir("/")
 print(__file__, __name__, __spec__, __package__, sys.argv, sys.path[0])
+print(sorted(globals()), __builtins__, __annotations__, __cached__, type(__loader__))
 sys.exit(5)
 """
 

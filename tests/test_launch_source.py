@@ -10,7 +10,7 @@ import pytest
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
-from tpuctl.training.catalog import Source, list_templates, read_source
+from tpuctl.training.catalog import Source, find_template, list_templates, read_source
 from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan, plan_training
 from tpuctl.training.run import Training
@@ -125,6 +125,8 @@ def test_only_where_there_were_no_steps_none_were_seen(
     fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
     done = Training(**fields, returncode=0, result=None, executed=executed, seconds=1.0, few=few)
     assert words in str(done)
+    # A template that had no steps left says so itself.
+    assert "No training" not in str(replace(done, script=str(find_template("custom-loop"))))
 
 
 def test_a_variable_that_would_break_the_framework_is_removed_and_shown(plain: Path) -> None:

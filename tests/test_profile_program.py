@@ -205,11 +205,16 @@ def test_a_program_that_fails_or_has_no_steps_is_one_clear_error(program: Progra
     with pytest.raises(TargetError, match="killed by SIGTERM and no training step") as failed:
         profile_program(program("import os\nos.kill(os.getpid(), 15)\n"))
     assert failed.value.exit_code == 143
+    with pytest.raises(NotFoundError, match="could not be started"):
+        profile_program(["/nowhere/python", "train.py"])
+
+
+@pytest.mark.slow
+def test_a_program_of_two_batches_is_too_short(program: Program) -> None:
+    pytest.importorskip("grain")
     few = "import grain\nlist(grain.MapDataset.range(8).batch(4).to_iter_dataset())"
     with pytest.raises(TargetError, match="after 2 batches: too few"):
         profile_program(program(few))
-    with pytest.raises(NotFoundError, match="could not be started"):
-        profile_program(["/nowhere/python", "train.py"])
 
 
 def test_a_program_that_hangs_is_stopped_at_its_time(

@@ -61,14 +61,6 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_mnist_cnn_learns_with_its_defaults(tmp_path: Path, digits: Path) -> None:
-    """What its docstring says: 89 %."""
-    result = train("mnist-cnn", "tensorflow", tmp_path, "--data", digits / "digits.npz")
-    assert result["test_accuracy"] > 0.85
-    assert [epoch["steps"] for epoch in result["epochs"]] == [44] * 10
-    assert result["learning_rate"] == 1e-3
-
-
 def test_the_images_template_learns_from_shards(tmp_path: Path, shards: Path) -> None:
     options = ("--data", shards, "--batch-size", 24, "--epochs", 5)
     result = train("images", "tensorflow", tmp_path, *options)

@@ -1,8 +1,13 @@
 """The templates that write their own loop: TensorFlow's strategy.run, and JAX on a mesh."""
 
+import argparse
+import ast
+import contextlib
 import csv
+import itertools
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from tests.training_runs import (
     train,
     write_digits,
 )
+from tpuctl.training.catalog import find_template
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -123,6 +129,41 @@ def test_a_signal_between_saving_and_leaving_loses_no_step(
     with np.load(tmp_path / "checkpoint.npz") as saved:
         [step] = (int(saved[name]) for name in ("step", "['step']") if name in saved.files)
     assert f"stopped after step {step}; the same command without --overwrite resumes" in told
+
+
+@pytest.mark.parametrize(
+    ("losses", "at"),
+    [
+        ([2.0], 0), ([float("nan")], 0), ([1.0, 2.0, 3.0], 0),
+        # It falls fastest in the middle, and is lost right after it was lowest.
+        ([3.0, 2.9, 0.1, 0.1, 0.1, float("nan")], 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["images", "jax-images", "torch-xla-images"])
+def test_the_finder_suggests_a_rate_whatever_the_losses(
+    tmp_path: Path,
+    name: str,
+    losses: list[float],
+    at: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    [suggest] = (
+        node
+        for node in ast.parse(find_template(name).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == "suggest_rate"
+    )
+    known: dict[str, Any] = {
+        each.__name__: each for each in (json, argparse, contextlib, itertools)
+    }
+    exec(ast.unparse(suggest), known := {**known, "np": np, "Path": Path})
+    rates = [1e-6 * 1.15**step for step in range(len(losses))]
+    given = (rates, losses) if len(suggest.args.args) == 3 else (losses,)
+    known["suggest_rate"](argparse.Namespace(out=tmp_path, batch_size=8), *given)
+    rate = json.loads((tmp_path / "lr.json").read_text())["suggested"]
+    assert rate == pytest.approx(rates[at])
+    assert ("the loss never fell" in capsys.readouterr().out) == (at == 0)
 
 
 def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: Path) -> None:

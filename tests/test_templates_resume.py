@@ -88,6 +88,7 @@ def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
     assert (more["resumed_after_step"], more["replicas"]) == (2, 2)
     again = (*options, "--steps", 2, "--learning-rate", 0.5, "--overwrite")
     assert train(template, "jax", tmp_path, *again)["resumed_after_step"] == 0
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 2
     assert first["learning_rate"] == 1e-3
 
 

@@ -1,7 +1,11 @@
 """Programs that are watched run, end and exit exactly as they do alone."""
 
+import ast
+import contextlib
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,6 +18,8 @@ from pathlib import Path
 import pytest
 
 import tpuctl
+from tests.waiting import wait_until
+from tpuctl.profiling.program.run import _no_steps
 
 # Trainings whose batches come from the user's Python code in the main thread.
 LOADERS = {
@@ -523,15 +529,131 @@ class Numbers(list):
         return index
 
 if __name__ == "__main__":
-    for method in (None, "fork", "spawn", "forkserver"):
-        data = DataLoader(Numbers(range(64)), 4, num_workers=1, multiprocessing_context=method)
-        print(method, [len(batch) for batch in data], flush=True)
+    data = DataLoader(Numbers(range(64)), 4, num_workers=1, multiprocessing_context="{method}")
+    print([len(batch) for batch in data], flush=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (make test-torch)")
 @pytest.mark.parametrize("mode", MODES)
-def test_workers_of_a_loader_start_in_every_way(tmp_path: Path, mode: str) -> None:
-    (tmp_path / "train.py").write_text(WORKERS)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_loader_start_in_every_way(tmp_path: Path, method: str, mode: str) -> None:
+    (tmp_path / "train.py").write_text(WORKERS.format(method=method))
     watch_from_outside(tmp_path, mode, [sys.executable, "train.py"])
+
+
+SAVES = """
+import signal
+import sys
+import time
+
+{loader}
+
+def train(epochs=3):
+    for _ in range(epochs):
+        for batch in batches():
+            pass
+
+times = []
+try:
+    train()
+    print("ready", flush=True)
+    signal.pause()
+except KeyboardInterrupt:
+    times.append("once")
+    try:
+        end = time.perf_counter() + 1
+        while time.perf_counter() < end:
+            pass
+    except KeyboardInterrupt:
+        times.append("again")
+print("saved", *times, flush=True)
+sys.exit(7)
+"""
+
+
+def type_ctrl_c(command: list[str], folder: Path) -> tuple[int, str]:
+    """Run a program in a terminal of its own, and press Ctrl-C when it says that it is ready."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(folder)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # these tests may run in the background
+        os.execv(command[0], command)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with its last process
+        while some := os.read(terminal, 1 << 16):
+            if b"ready" in some and b"ready" not in shown:
+                os.write(terminal, b"\x03")
+            shown += some
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_ctrl_c_reaches_a_program_once_and_it_takes_its_time(tmp_path: Path, mode: str) -> None:
+    loader = LOADERS["grain"].replace("work(index)", "index")
+    (tmp_path / "train.py").write_text(SAVES.format(loader=loader))
+    alone = type_ctrl_c([sys.executable, "train.py"], tmp_path)
+    assert (alone[0], "saved once" in alone[1], "once again" in alone[1]) == (7, True, False)
+    code, shown = type_ctrl_c(MODES[mode], tmp_path)
+    assert (code, "saved once" in shown, "once again" in shown) == (7, True, False), shown
+    assert ("run the same command again" in shown) == (mode == "launch")
+    assert "without tpuctl" not in shown
+
+
+# In the background, or with nohup, these signals are ignored.
+HEEDING = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_to_tpuctl_is_one_to_the_program(
+    tmp_path: Path, mode: str, number: signal.Signals
+) -> None:
+    place = tmp_path / "asked"
+    program = f"""
+        import pathlib, signal, sys
+        asked = []
+        signal.signal({int(number)}, lambda *_: asked.append(1))
+        pathlib.Path({str(place)!r}).touch()
+        signal.pause()
+        print(len(asked), "asked", file=sys.stderr)
+        sys.exit(7)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(program))
+    words = [sys.executable, "-c", HEEDING, *MODES[mode]]
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until(place.exists)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=120)
+    assert (process.returncode, "1 asked" in stderr) == (7, True), stderr
+
+
+def test_the_hook_only_leaves_a_note_in_a_python_that_tpuctl_does_not_know(tmp_path: Path) -> None:
+    """The oldest know neither annotations nor formatted strings nor `1_000`."""
+    hook = Path(tpuctl.__file__).parent / "profiling" / "program" / "hook" / "sitecustomize.py"
+    assert not re.search(r"\d_\d", hook.read_text())
+    for node in ast.walk(ast.parse(hook.read_text())):
+        assert not isinstance(node, (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr))
+        if isinstance(node, ast.FunctionDef):
+            assert not node.returns
+            assert not [each for each in node.args.args if each.annotation]
+    old = "import sys; del sys.orig_argv; sys.version_info = (3, 9); "
+    ran = f"{old}exec(open(sys.argv[1]).read(), {{'__file__': sys.argv[1]}}); print(sys.meta_path)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ran, str(hook)],
+        env={**os.environ, "TPUCTL_PROFILE_FOLDER": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr, "AfterImport" in done.stdout) == (0, "", False)
+    unseen = _no_steps("It ended", tmp_path, hint="")
+    assert f"Python {sys.version.split()[0]} is not measured" in str(unseen.hint)

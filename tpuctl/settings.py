@@ -106,6 +106,14 @@ class Settings(Outcome):
         """The files that were read."""
         return tuple(f"read {path}" for path in self.files) or ("no settings file was found",)
 
+    @property
+    def in_words(self) -> str:
+        """What is set."""
+        given = [
+            f"{s.name} {s.value}" for s in self.settings if s.source not in ("default", "not set")
+        ]
+        return f"settings: {', '.join(given)}" if given else "nothing is set"
+
     def __getitem__(self, name: str) -> str | None:
         return next(setting.value for setting in self.settings if setting.name == name)
 

@@ -10,7 +10,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,6 +78,67 @@ def stop_process(
             else:
                 process.send_signal(number)
             process.wait(wait_s)
+
+
+@contextlib.contextmanager
+def signals_passed_on(
+    start: Callable[[], Any], *, is_raised: bool = True
+) -> Iterator[tuple[Any, list[int]]]:
+    """Start a program, and pass on to it the signals that reach only this process.
+
+    The block gets the program, and a list of the signals that have come. The program ends as it
+    would without this process, which does not end before it. If one of these signals ended it, that
+    signal then has its usual effect here, too, unless not `is_raised`.
+    """
+    received: list[int] = []
+    early: list[int] = []
+    programs: list[Any] = []
+    kept = _signal_handlers()
+
+    def pass_on(number: int, frame: object) -> None:
+        if programs and programs[0].returncode is not None and callable(kept[number]):
+            kept[number](number, frame)
+        received.append(number)
+        if not programs:
+            early.append(number)
+        elif not _reached_program(number):
+            programs[0].send_signal(number)
+
+    for number in kept:
+        signal.signal(number, pass_on)
+    try:
+        programs.append(start())
+        for number in early:
+            programs[0].send_signal(number)
+        yield programs[0], received
+    finally:
+        for number, handler in kept.items():
+            if signal.getsignal(number) is pass_on:
+                signal.signal(number, handler)
+    ended_by = shell_code(programs[0].wait()) - 128
+    if is_raised and ended_by in received and ended_by in _ENDING:
+        signal.raise_signal(ended_by)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _signal_handlers() -> dict[int, Any]:
+    """The handlers of the signals to pass on, other than those that this process ignores."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found: dict[int, Any] = {n: signal.getsignal(n) for n in (*_ENDING, *_FOR_PROGRAMS)}
+    return {n: h for n, h in found.items() if callable(h) or (h == 0 and n in _FOR_PROGRAMS)}
+
+
+def _reached_program(number: int) -> bool:
+    """Whether a signal went to the whole process group: Ctrl-C, or a notebook's interrupt."""
+    if number != signal.SIGINT:
+        return False
+    with contextlib.suppress(OSError), open("/dev/tty") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return "ipykernel" in sys.modules
 
 
 def absolute_entries(path: str) -> str:

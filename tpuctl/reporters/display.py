@@ -120,9 +120,11 @@ def answer_of(result: Outcome) -> str:
     from tpuctl.diagnosis.report import Diagnosis
     from tpuctl.hardware.types import TypeTable
     from tpuctl.reporters.machine import verdict
+    from tpuctl.settings import Settings
+    from tpuctl.training.catalog import Catalog
 
-    if isinstance(result, TypeTable):
-        return result.in_words
+    if isinstance(result, (TypeTable, Catalog, Settings)):
+        return printable(result.in_words)
     return verdict(printable_result(result)) if isinstance(result, Diagnosis) else ""
 
 

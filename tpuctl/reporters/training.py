@@ -126,13 +126,16 @@ UNSEEN = (
 
 def _training(result: Training) -> str:
     """Say how long the training took, and its figures; the script has shown its own output."""
+    from tpuctl.training.catalog import is_template
+
     took = f"after {format_duration(result.seconds)}"
     if result.returncode:
         return f"Stopped {took}."
     figures = "; ".join(f"{name} {value}" for name, value in training_figures(result))
     few = format_count(result.unmeasured_steps, "training step")
-    unmeasured = f"{few}: too few to measure." if result.unmeasured_steps else UNSEEN
-    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}. {unmeasured}"]
+    unseen = "" if is_template(result.script) else f" {UNSEEN}"
+    unmeasured = f" {few}: too few to measure." if result.unmeasured_steps else unseen
+    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}.{unmeasured}"]
     if result.executed:
         lines.append(f"Steps executed by: {', '.join(map(str, result.executed))}.")
     return "\n".join(lines)

@@ -141,6 +141,11 @@ class Catalog(Outcome):
 
     templates: tuple[Template, ...]
 
+    @property
+    def in_words(self) -> str:
+        """Their names."""
+        return f"{len(self.templates)} templates: {', '.join(t.name for t in self.templates)}"
+
 
 @dataclass(frozen=True)
 class Written(Outcome):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +24,7 @@ from tpuctl.start_python import (
     how_it_ended,
     python_command,
     shell_code,
+    signals_passed_on,
     stop_process,
 )
 from tpuctl.storage.local import open_own, translated_write_errors
@@ -30,7 +32,6 @@ from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan
 
-# Keras stops within a batch, and a template saves its checkpoint within seconds.
 STOP_S = 15
 # Below this, a faster input pipeline makes no noticeable difference.
 NOTABLE_WAIT = 0.1
@@ -71,6 +72,7 @@ class Training(LaunchPlan):
     explanation: Match | None = None
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
     few: int = field(default=0, metadata={"internal": True})
+    stopped: bool = field(default=False, metadata={"internal": True})
 
     @property
     def status(self) -> Status:
@@ -130,6 +132,8 @@ class Training(LaunchPlan):
         hint = f"Run it without tpuctl: {shlex.join(alone)}"
         if is_template(self.script):
             hint = "Its output above says why."
+        elif self.stopped:
+            hint = "It was asked to stop; run the same command again to continue."
         if known := self.explanation:
             command = f" Run: {known.fix_command}" if known.fix_command else ""
             hint = f"{known.code}: {known.title}. {known.fix}{command}"
@@ -163,7 +167,8 @@ def run_training(
 
     `extra_env` is added to the plan's environment. `log` is the file descriptor for the script's
     stdout, `errors` a file for its stderr, whose end is shown if it fails; both default to this
-    process's. On Ctrl-C the script is stopped before KeyboardInterrupt is raised.
+    process's. The script handles Ctrl-C and SIGTERM as it does alone; if it ends by them,
+    KeyboardInterrupt or what the handler of this process raises follows.
     """
     start_s = time.monotonic()
     result_path = _output_folder(plan) / "result.json"
@@ -176,12 +181,16 @@ def run_training(
         env = {name: value for name, value in env.items() if name not in plan.unset}
         env |= {**plan.env, COUNTS_VARIABLE: str(counts)}
         env |= extra_env or {}
-        child = subprocess.Popen(  # noqa: S603 (the user's program)
-            _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
+        start = partial(
+            subprocess.Popen, _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
         )
-        on_start()
-        with _stopped_on_interrupt(child):
-            returncode = child.wait()
+        with signals_passed_on(start) as (child, received):
+            try:
+                on_start()
+                returncode = child.wait()
+            except BaseException:
+                stop_process(child, (signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S))
+                raise
         fresh = _stamp(result_path) != before
         result = _read_result(result_path) if fresh and not returncode else None
         executed = read_counts(counts, result)
@@ -192,6 +201,7 @@ def run_training(
         result=result,
         executed=executed,
         last_words=_last_lines(errors) if errors and returncode else (),
+        stopped=bool(received),
     )
 
 
@@ -243,12 +253,3 @@ def _read_result(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"Could not read the training result {path}: {error}") from error
     return result
-
-
-@contextmanager
-def _stopped_on_interrupt(child: "subprocess.Popen[Any]") -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        stop_process(child, (signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S))
-        raise

@@ -7,8 +7,10 @@ had been started directly.
 """
 
 import argparse
+import builtins
 import os
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -54,7 +56,8 @@ def run_as_main(script: str, arguments: list[str]) -> None:
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
     module = sys.modules["__main__"] = ModuleType("__main__")
-    module.__file__ = file
+    own = {"__file__": file, "__builtins__": builtins, "__annotations__": {}, "__cached__": None}
+    vars(module).update(own, __loader__=SourceFileLoader("__main__", file))
     code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
     exec(code, module.__dict__)  # noqa: S102 (the user's own script)  # nosec B102
 

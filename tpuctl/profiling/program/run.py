@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS
-from tpuctl.start_python import how_it_ended, shell_code, stop_process
+from tpuctl.start_python import how_it_ended, shell_code, signals_passed_on, stop_process
 from tpuctl.usercode.scratch import scratch_folder
 
 # The first is like Ctrl-C.
@@ -120,6 +121,8 @@ def profile_program(
 def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
     if few := read_few(folder):
         return TargetError(f"{ended} after {few} batches: too few to measure.", hint=FEW_BATCHES)
+    if hint != ITS_WORDS and (old := folder / "python.old").exists():
+        hint = f"Python {old.read_text()} is not measured, 3.10 and newer are."
     return TargetError(f"{ended} and no training step was found.", hint=hint)
 
 
@@ -174,16 +177,22 @@ def read_error(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
+    start = partial(_start, command, folder)
+    # After Ctrl-C, the program ends in its own time, and then there is its profile.
+    with signals_passed_on(start, is_raised=False) as (process, _):
+        try:
+            yield process
+        finally:
+            stop_process(process, *_STOP)
+
+
+def _start(command: Sequence[str], folder: str) -> "subprocess.Popen[bytes]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     env = {**os.environ, **hook_environment(folder, os.environ)}
     try:
-        process = subprocess.Popen(words, stdout=STDERR, env=env)  # noqa: S603 (the user's)
+        return subprocess.Popen(words, stdout=STDERR, env=env)  # noqa: S603 (the user's)
     except OSError as error:
         raise NotFoundError(
             f"{words[0]} could not be started: {error.strerror}.",
             hint="Write the command as in a shell: tpuctl profile run -- python train.py",
         ) from error
-    try:
-        yield process
-    finally:
-        stop_process(process, *_STOP)

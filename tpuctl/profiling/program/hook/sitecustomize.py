@@ -1,28 +1,32 @@
 """Imported when Python starts, because `profile run -- CMD` put this folder on the path.
 
-Nothing of tpuctl is loaded before the program imports a framework.
+Nothing of tpuctl is loaded before the program imports a framework. A program may start any Python,
+even one that does not know annotations of functions.
 """
 
-import atexit
 import os
 import sys
 
-from tpuctl_after_import import HOOKS, AfterImport  # type: ignore[import-not-found]
+if sys.version_info >= (3, 10):  # noqa: UP036 (not every child is as new)
+    import atexit
+
+    from tpuctl_after_import import HOOKS, AfterImport  # type: ignore[import-not-found]
 
 MYPY = False  # True for the type checker
 if MYPY:
-    from types import ModuleType
+    from types import ModuleType  # noqa: F401 (in a comment)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.dirname(HERE)
 PACKAGE = os.path.dirname(os.path.dirname(PROGRAM))
-MOST_CHARACTERS = 100_000
+MOST_CHARACTERS = 10**5
 # How Python starts the processes of multiprocessing, which inherit the path and so this hook.
 WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
 
 
-def _import_next() -> None:
-    """Import the sitecustomize that this one shadows, if there is one."""
+def _import_next():
+    # type: () -> object
+    """Import the sitecustomize that this one shadows, if there is one; return this one."""
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     own = sys.modules.pop("sitecustomize", None)
     try:
@@ -30,9 +34,11 @@ def _import_next() -> None:
     except ImportError:
         if own is not None:
             sys.modules["sitecustomize"] = own
+    return own
 
 
-def _is_main_interpreter() -> bool:
+def _is_main_interpreter():
+    # type: () -> bool
     for name in ("_interpreters", "_xxsubinterpreters"):
         try:
             module = __import__(name)
@@ -43,19 +49,21 @@ def _is_main_interpreter() -> bool:
     return True
 
 
-def _load_package() -> None:
+def _load_package():
+    # type: () -> None
     """Load this tpuctl, whatever else the program would find under its name."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     file = os.path.join(PACKAGE, "__init__.py")
     spec = spec_from_file_location("tpuctl", file, submodule_search_locations=[PACKAGE])
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} cannot be loaded")
+        raise ImportError(file + " cannot be loaded")
     module = sys.modules["tpuctl"] = module_from_spec(spec)
     spec.loader.exec_module(module)
 
 
-def _hook(module: "ModuleType") -> None:
+def _hook(module):
+    # type: (ModuleType) -> None
     """Load tpuctl without modules from the program's folder, and let it patch the framework."""
     standard = os.path.dirname(os.__file__)
     before, path = set(sys.modules), list(sys.path)
@@ -70,7 +78,8 @@ def _hook(module: "ModuleType") -> None:
     hook_program(module, os.environ["TPUCTL_PROFILE_FOLDER"])
 
 
-def _forget_replaced(names: "set[str]") -> None:
+def _forget_replaced(names):
+    # type: (set[str]) -> None
     """Let the program import its own module if it has one with the same name."""
     from importlib.machinery import PathFinder
 
@@ -80,7 +89,8 @@ def _forget_replaced(names: "set[str]") -> None:
             del sys.modules[name]
 
 
-def _note_error(folder: str) -> None:
+def _note_error(folder):
+    # type: (str) -> None
     """Keep the traceback that ended the program, so that it can be explained."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, KeyboardInterrupt):
@@ -93,15 +103,24 @@ def _note_error(folder: str) -> None:
         from traceback import format_exception
 
         lines = format_exception(type(error), error, error.__traceback__)
-        with open(os.path.join(folder, f"{os.getpid()}.error"), "w", errors="replace") as file:
+        place = os.path.join(folder, str(os.getpid()) + ".error")
+        with open(place, "w", errors="replace") as file:
             file.write("".join(lines)[-MOST_CHARACTERS:])
 
 
-_import_next()
+# Python 2 clears a module that nothing refers to.
+OWN = _import_next()
 if (
-    "TPUCTL_PROFILE_FOLDER" in os.environ
+    sys.version_info >= (3, 10)
+    and "TPUCTL_PROFILE_FOLDER" in os.environ
     and _is_main_interpreter()
     and not any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS)
 ):
     sys.meta_path.insert(0, AfterImport(HOOKS, _hook))
     atexit.register(_note_error, os.environ["TPUCTL_PROFILE_FOLDER"])
+elif sys.version_info < (3, 10):  # noqa: UP036
+    try:
+        with open(os.path.join(os.environ["TPUCTL_PROFILE_FOLDER"], "python.old"), "w") as file:
+            file.write(sys.version.split()[0])
+    except Exception:  # noqa: S110 (in a program that has nothing to do with us)  # nosec B110
+        pass
