@@ -754,7 +754,7 @@ def lint_it(suffix: str) -> Callable[[bytes, Path], object]:
     """Lint a file, in every format, and let it be fixed; it must still be a file after that."""
 
     def run(data: bytes, folder: Path) -> object:
-        from tpuctl.linting.lint import lint_paths
+        from tpuctl.linting.run import lint_paths
         from tpuctl.reporters import envelope
         from tpuctl.reporters import lint as report
 
