@@ -210,8 +210,8 @@ def open_data(args: argparse.Namespace) -> Shards | Fake:
     return (Kept if encode == "elements" else Shards)(args, manifest)
 
 
-def find_rate(args: argparse.Namespace, model: keras.Model, batches: tf.data.Dataset) -> None:
-    """Raise the rate in every step until the loss explodes, and suggest where it fell fastest."""
+def sweep(args: argparse.Namespace, model: keras.Model, batches: tf.data.Dataset) -> list[float]:
+    """The losses of steps whose rate rises until they explode."""
     losses = []
 
     def note(step: int, logs: dict) -> None:
@@ -222,6 +222,11 @@ def find_rate(args: argparse.Namespace, model: keras.Model, batches: tf.data.Dat
     callbacks = [keras.callbacks.LearningRateScheduler(lambda step, _: 1e-6 * 1.15**step)]
     callbacks += [keras.callbacks.LambdaCallback(on_epoch_end=note)]
     model.fit(batches, steps_per_epoch=1, epochs=args.steps, callbacks=callbacks, verbose=0)
+    return losses
+
+
+def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
+    """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
     rates = 1e-6 * 1.15 ** np.arange(len(losses))
     means = itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)
     smooth = np.nan_to_num([*means], nan=1e9)
@@ -312,9 +317,8 @@ def profiler():
 
 
 class Steps(keras.callbacks.Callback):
-    """Times the steps, saves a checkpoint at intervals, and stops after a signal."""
+    """Times steps, saves checkpoints (BackupAndRestore forgets dropout's state), heeds signals."""
 
-    # Not Keras' BackupAndRestore: it starts the epoch over and forgets the state of dropout.
     def __init__(self, args: argparse.Namespace, model: keras.Model, settings: str) -> None:
         super().__init__()
         self.args, self.settings, self.path = args, settings, Path(args.out, "checkpoint.npz")
@@ -396,7 +400,7 @@ def main() -> None:
             parser.error(f"--restore {args.restore}: {error}")
         about += f", from {args.restore}"
     if args.find_lr:
-        return find_rate(args, model, data.epoch(0, batch, args.seed).repeat())
+        return suggest_rate(args, sweep(args, model, data.epoch(0, batch, args.seed).repeat()))
     # Before the training, not after it: the model and two checkpoints with Adam's two moments.
     if shutil.disk_usage(out).free < 28 * model.count_params() + 2**20:
         parser.error(f"--out: no space left in {out} for the model and its checkpoints")
@@ -439,11 +443,15 @@ def main() -> None:
     result = {**vars(args), "template": "images", "first_step_ms": steps.seconds[0] * 1e3}
     result |= {"devices": devices, "replicas": replicas, "executed": executed, "epochs": epochs}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {"steps_per_epoch": steps_per_epoch, "batch_size": batch}
-    result |= {"task": task, "classes": data.names}
+    result |= {
+        "steps_per_epoch": steps_per_epoch,
+        "batch_size": batch,
+        "task": task,
+        "classes": data.names,
+    }
     step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result |= {"step_ms": step_ms, "examples_per_s": batch / ms.mean() * 1e3}
-    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1].get("val_accuracy")}
+    result |= {"step_ms": step_ms, "test_accuracy": epochs[-1].get("val_accuracy")}
+    result |= {"examples_per_s": batch / ms.mean() * 1e3, "resumed_after_step": first_step}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
     print(f"{result['examples_per_s']:,.1f} examples/s; executed: {executed}")
