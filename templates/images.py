@@ -443,14 +443,9 @@ def main() -> None:
     result = {**vars(args), "template": "images", "first_step_ms": steps.seconds[0] * 1e3}
     result |= {"devices": devices, "replicas": replicas, "executed": executed, "epochs": epochs}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {
-        "steps_per_epoch": steps_per_epoch,
-        "batch_size": batch,
-        "task": task,
-        "classes": data.names,
-    }
+    result |= {"steps_per_epoch": steps_per_epoch, "batch_size": batch, "classes": data.names}
     step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result |= {"step_ms": step_ms, "test_accuracy": epochs[-1].get("val_accuracy")}
+    result |= {"task": task, "step_ms": step_ms, "test_accuracy": epochs[-1].get("val_accuracy")}
     result |= {"examples_per_s": batch / ms.mean() * 1e3, "resumed_after_step": first_step}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
