@@ -592,7 +592,8 @@ def test_a_job_that_is_deleted_while_it_is_followed_says_so(
     words = [sys.executable, "-m", "tpuctl", "logs", "nap", "--follow", "--json"]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stderr
-    child.stderr.readline()
+    # Only what the job itself says comes after its identity was read.
+    assert any("worker 0" in line for line in iter(child.stderr.readline, ""))
     api = Cluster(find_context())
     found = find(api, "nap")
     assert found
