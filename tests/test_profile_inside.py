@@ -175,7 +175,7 @@ def test_keras_takes_a_callback(tmp_path: Path) -> None:
         callback = tpuctl.ProfileCallback()
         model.fit(data, epochs=2, verbose=0, callbacks=[callback])
         found = callback.result
-        others = (found.signals.other_cpu_s or 0.0) / found.signals.wall_s
+        others = found.signals.taken_s / found.signals.wall_s
         print(json.dumps([found.verdict, found.steps, others]))
         """,
         tmp_path,

@@ -40,7 +40,7 @@ def program(tmp_path: Path) -> Program:
 def is_blurred(profile: Profile) -> bool:
     """Whether so much else runs that it may be the cause, or that nothing can be told."""
     signals = profile.signals
-    others = (signals.other_cpu_s or 0.0) / signals.wall_s if signals else 0.0
+    others = signals.taken_s / signals.wall_s if signals else 0.0
     return others > 0.1 and profile.verdict in ("stolen", "unknown")
 
 
@@ -165,6 +165,13 @@ def test_what_threads_of_keras_run_is_seen(program: Program) -> None:
 def test_what_processes_of_keras_run_is_said_to_be_unseen(program: Program) -> None:
     text = py_dataset_program("jax", workers=2)
     text = text.replace("workers=2", "workers=2, use_multiprocessing=True")
+    text = text.replace("epochs=2", "epochs=1")
+    # A fork of a process with threads of JAX may wait for one of their locks for ever.
+    made, run = text.split("model = ")
+    run = textwrap.indent(
+        f"import multiprocessing\nmultiprocessing.set_start_method('spawn')\nmodel = {run}", "    "
+    )
+    text = f"{made}if __name__ == '__main__':\n{run}"
     profile = profile_program(program(text))
     assert profile.stages == ()
     assert "Batches runs in 2 processes of Keras" in " ".join(profile.notes)

@@ -147,7 +147,7 @@ def own_clocks(phase: Phase) -> Phase:
 
 def running_share(phase: Phase) -> float:
     """The share of the time that threads were ready in which they actually ran."""
-    cpu_s, delay_s = phase.signals.cpu_s, phase.signals.run_delay_s or 0.0
+    cpu_s, delay_s = phase.signals.cpu_s, phase.signals.delayed_s or 0.0
     return cpu_s / (cpu_s + delay_s) if cpu_s else 1.0
 
 

@@ -90,7 +90,7 @@ class Case:
     @property
     def run_delay(self) -> float | None:
         """Seconds that threads of this process waited for a vCPU, per usable vCPU and second."""
-        delay_s = self.free.signals.run_delay_s
+        delay_s = self.free.signals.delayed_s
         wall = self.free.signals.wall_s * self.free.signals.vcpus_usable
         return None if delay_s is None else delay_s / wall
 
@@ -98,9 +98,9 @@ class Case:
     def demand(self) -> float | None:
         """The mean number of threads of this process that ran or were ready to run."""
         signals = self.free.signals
-        if signals.run_delay_s is None:
+        if signals.delayed_s is None:
             return None
-        return (signals.cpu_s + signals.run_delay_s) / signals.wall_s
+        return (signals.cpu_s + signals.delayed_s) / signals.wall_s
 
     @property
     def has_threads(self) -> bool:
@@ -111,7 +111,7 @@ class Case:
     def is_starved_of_vcpus(self) -> bool:
         """Whether threads waited longer for vCPUs that others used than they ran."""
         contended = self.others > self.limits.contended_other
-        return contended and (self.free.signals.run_delay_s or 0.0) > self.free.signals.cpu_s
+        return contended and (self.free.signals.delayed_s or 0.0) > self.free.signals.cpu_s
 
     @property
     def blocked(self) -> float:
@@ -123,7 +123,7 @@ class Case:
             # Other processes delay the measuring threads too, which does not block the pipeline.
             return max(0.0, 1 - busiest / self.in_flight)
         active_s = self.in_flight * self.free.signals.wall_s
-        known_s = self.free.signals.cpu_s + (self.free.signals.run_delay_s or 0.0)
+        known_s = self.free.signals.cpu_s + (self.free.signals.delayed_s or 0.0)
         return max(0.0, 1 - known_s / active_s) if active_s else 0.0
 
     @property
@@ -138,8 +138,7 @@ class Case:
 def taken_by_others(phase: Phase) -> float:
     """The share of the visible vCPUs that other processes and other virtual machines used."""
     signals = phase.signals
-    taken_s = (signals.other_cpu_s or 0.0) + (signals.steal_s or 0.0)
-    return taken_s / (signals.wall_s * signals.vcpus_visible)
+    return signals.taken_s / (signals.wall_s * signals.vcpus_visible)
 
 
 def build_case(measured: Measurement) -> Case:

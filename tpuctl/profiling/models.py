@@ -124,6 +124,22 @@ class Signals:
     gil_overshoot_p90_ms: float | None = None
     missing: tuple[str, ...] = ()
 
+    @property
+    def delayed_s(self) -> float | None:
+        """Seconds in which threads were ready to run and did not.
+
+        They had no vCPU, or the host ran another machine on theirs.
+        """
+        if self.run_delay_s is None:
+            return None
+        ours = self.cpu_s / ((self.cpu_s + (self.other_cpu_s or 0.0)) or 1.0)
+        return self.run_delay_s + ours * (self.steal_s or 0.0)
+
+    @property
+    def taken_s(self) -> float:
+        """CPU seconds that other processes and other virtual machines took."""
+        return (self.other_cpu_s or 0.0) + (self.steal_s or 0.0)
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -97,7 +97,7 @@ def _bursty(case: Case) -> Finding | None:
 
 def _delayed_by_others(device: Phase, wait: float, limits: Thresholds) -> Finding | None:
     """The finding if the loop waited because others used the vCPUs that its threads needed."""
-    later, delayed_s = taken_by_others(device), device.signals.run_delay_s or 0.0
+    later, delayed_s = taken_by_others(device), device.signals.delayed_s or 0.0
     delayed = delayed_s / device.wall_s
     if later <= limits.contended_other or delayed < ONE_HALF * wait:
         return None

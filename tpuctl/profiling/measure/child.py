@@ -127,7 +127,7 @@ def _isolate(
 ) -> tuple[IsolatedStage, ...]:
     """Measure ever longer parts of the pipeline if the model's time is mostly waiting."""
     active_s = sum(node.active_s for node in phase.nodes)
-    explained_s = phase.signals.cpu_s + (phase.signals.run_delay_s or 0.0)
+    explained_s = phase.signals.cpu_s + (phase.signals.delayed_s or 0.0)
     if not active_s or 1 - explained_s / active_s < BLOCKED_SHARE:
         return ()
     channel.enter("measuring stage by stage")
