@@ -69,16 +69,19 @@ test-torch: $(READY)  ## What needs PyTorch, in its own environment (gigabytes).
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'jsonschema>=4.20'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
+# gcloud waits whole seconds between its looks, and starts slowly.
+SLOW_CLIENTS := -o timeout=1500 -p no:unraisableexception
+
 test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in three environments (4 GB).
-	$(VENV_CLIENTS)/bin/python -m pytest -p no:unraisableexception -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_tools.py
-	$(VENV_CLIENTS)-tools/bin/python -m pytest -p no:unraisableexception -m clients -k 'skypilot or dstack' tests/test_clients_tools.py
-	$(VENV_CLIENTS)-beam/bin/python -m pytest -p no:unraisableexception -m clients -k beam tests/test_clients_storage.py
+	$(VENV_CLIENTS)/bin/python -m pytest -n 4 $(SLOW_CLIENTS) -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_tools.py
+	$(VENV_CLIENTS)-tools/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k 'skypilot or dstack' tests/test_clients_tools.py
+	$(VENV_CLIENTS)-beam/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k beam tests/test_clients_storage.py
 	$(VENV_CLIENTS)/bin/python -m pytest -k kubernetes tests/test_gke_manifest.py
 
 $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 	$(PYTHON) -m venv $(VENV_CLIENTS)
 	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh,gke]' \
-		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 tpu-runner tpu_pod_commander eopod ray zarr datasets kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout
+		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 tpu-runner tpu_pod_commander eopod ray zarr datasets kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout pytest-xdist
 	touch $(READY_CLIENTS)
 
 # These hold back libraries that the others have newer.
