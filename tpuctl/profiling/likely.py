@@ -14,7 +14,7 @@ from tpuctl.profiling.case import (
 from tpuctl.profiling.models import Verdict
 
 # Below this share of its limit, a cause is not even likely; the others get at most half confidence.
-LIKELY, HALF_CERTAIN = 0.75, 0.5
+LIKELY, HALF_CERTAIN = 0.65, 0.5
 
 
 class _Near(NamedTuple):
