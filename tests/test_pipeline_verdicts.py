@@ -278,6 +278,10 @@ NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
             *starving(own=0.5, others=0.5, examples_per_s=136.0, calls=8), threadpool_size=1
         ),
     ),
+    "work of more calls at a time than the pool has threads": (
+        "threadpool",
+        measurement(*starving(own=0.8, examples_per_s=220.0, calls=8), threadpool_size=1),
+    ),
     "a pool with a thread for every call": (
         "threadpool",
         measurement(
