@@ -16,6 +16,8 @@ from tpuctl.profiling.frameworks.timers import signals_blocked
 # otherwise idle VM, hence ten probes a second and not fifty.
 PROBE_SLEEP_S = 0.002
 PROBE_EVERY_S = 0.100
+# After a probe that another thread's samples spoiled: sooner, and in no step with them.
+AGAIN_S = 0.023
 # Each sample reads the runtime's model and the CPU time of all workers, so not more often.
 SAMPLE_EVERY_S = 0.5
 # How long a fork or an end waits for a thread in the middle of a sample.
@@ -121,9 +123,10 @@ class GilProbe(_Thread):
             time.sleep(PROBE_SLEEP_S)
             late_s = time.perf_counter() - start - PROBE_SLEEP_S
             # A thread that took samples made the others release the lock sooner than they do.
-            if sys.getswitchinterval() >= usual_s:
+            is_usual = sys.getswitchinterval() >= usual_s
+            if is_usual:
                 self._overshoots_s.append(max(0.0, late_s - (delay_s() - delayed_s)))
-            if not self.sleeps(PROBE_EVERY_S - PROBE_SLEEP_S):
+            if not self.sleeps(PROBE_EVERY_S - PROBE_SLEEP_S if is_usual else AGAIN_S):
                 return
 
 
