@@ -55,8 +55,9 @@ def watch_training(
 
 
 def _explain(error: str) -> Match | None:
-    found = explain(error)
-    return found.matches[0] if found.status == "ok" else None
+    """Return the first match that is sure: another would send the reader the wrong way."""
+    sure = (match for match in explain(error).matches if match.matched)
+    return next((match for match in sure if match.confidence != "low"), None)
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:
