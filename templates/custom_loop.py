@@ -244,8 +244,8 @@ def save(path: Path, arrays: dict) -> None:
 
 def check_same_run(before: dict, now: dict) -> None:
     """Refuse to continue a run with other mathematics; devices and strategy may change."""
-    changed = [f"{name} {before.get(name)}, now {now[name]}" for name in now
-               if before.get(name) != now[name]]  # fmt: skip
+    changed = [f"{name} {before.get(name)}, now {now.get(name)}" for name in before | now
+               if before.get(name) != now.get(name)]  # fmt: skip
     if changed:
         raise SystemExit(
             f"--out holds a run with {'; '.join(changed)}. "
@@ -333,7 +333,8 @@ def main() -> None:
     variables = make_variables(strategy, x.shape[1], len(names), args.seed)
     train_step, counter = make_step(strategy, variables, args.learning_rate, args.batch_size)
     settings = {name: getattr(args, name) for name in ("batch_size", "learning_rate", "seed")}
-    settings["data"] = f"{len(features)} rows, CRC {zlib.crc32(features)}"
+    crc = zlib.crc32(labels, zlib.crc32(features))
+    settings["data"] = f"{len(features)} rows, CRC {crc}"
     if args.restore:
         settings["restored"] = args.restore
         try:

@@ -4,16 +4,14 @@
     python images.py --data fake --steps 2 --cpu-devices 2  # no data, any laptop
 
 A tenth of the images is held out and tells the accuracy after each epoch. --find-lr suggests a
-learning rate, --anneal cosine goes up to it and down again (one cycle).
+learning rate, --anneal cosine goes up to it and down again (one cycle). Class folders become
+labels, and the device mirrors half of the images. Images without labels train on a task that needs
+none: was this image turned by 0, 90, 180 or 270 degrees (arXiv 1803.07728)?
 
-Class folders become labels, and the device mirrors half of the images. Images without labels train
-on a task that needs none: was this image turned by 0, 90, 180 or 270 degrees (arXiv 1803.07728)?
-
-KERAS_BACKEND=tensorflow (default) or jax; the input is tf.data under both. After an interruption
-the same command resumes at the next step and ends with the same weights. How long the device
-waited is hidden in Keras' compiled step: tpuctl launch and tpuctl profile run -- CMD tell it.
-Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24 --epochs 5 on two vCPUs:
-100 % of the 24 held out.
+KERAS_BACKEND=tensorflow (default) or jax; the input is tf.data under both. The same command resumes
+an interrupted run, with the same weights. How long the device waited is hidden in Keras' compiled
+step: tpuctl launch and tpuctl profile run -- CMD tell it. Measured: 240 images of scikit-learn's
+digits 0, 1 and 2, --batch-size 24 --epochs 5 on two vCPUs: 100 % of the 24 held out.
 """
 
 import argparse
@@ -47,8 +45,7 @@ parser.add_argument("--batch-size", type=int, default=32, help="global: over all
 parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; never scaled")
 parser.add_argument("--classes", type=int, help="how many; only for shards of tpuctl data cache")
 parser.add_argument("--image-size", type=int, default=224, help="only for --data fake")
-parser.add_argument("--anneal", default="none", choices=["none", "cosine"],
-                    help="'cosine': in one cycle up to the rate and down again")  # fmt: skip
+parser.add_argument("--anneal", default="none", choices=["none", "cosine"], help="one cycle or not")
 parser.add_argument("--find-lr", action="store_true", help="only look for a learning rate")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default="training/images", help="checkpoint, model, result.json")
@@ -101,6 +98,9 @@ class Shards:
         batch_size = min(most, held_out) // replicas * replicas
         if not batch_size:
             return None
+        print(
+            f"tested on {held_out // batch_size * batch_size} of {held_out} held out: full batches"
+        )
         # Without it Keras 3.15 on TensorFlow counts a batch too many, and half of the accuracy.
         exactly = tf.data.experimental.assert_cardinality(held_out // batch_size)
         return self.epoch(0, batch_size, seed=0, held_out=True).apply(exactly)
@@ -176,7 +176,7 @@ class Fake:
     names, has_labels = list(ROTATIONS), True
 
     def __init__(self, side: int, batch_size: int):
-        self.shape, self.rows, self.about = (side, side, 3), 10 * batch_size, "fake"
+        self.shape, self.rows, self.about = (side, side, 3), 10 * batch_size, f"fake {side}"
 
     def __len__(self) -> int:
         return self.rows
@@ -202,11 +202,9 @@ def open_data(args: argparse.Namespace) -> Shards | Fake:
             manifest = json.load(file)
         encode, form = manifest["options"]["encode"], manifest["options"]["format"]
     except (tf.errors.OpError, KeyError, TypeError, ValueError) as error:
-        how = f"Make shards: tpuctl data presize {args.data} shards. Without data: --data fake"
-        parser.error(f"--data: could not read {place}: {error}. {how}")
+        parser.error(f"--data: {place}: {error}. tpuctl data presize makes it; or use --data fake")
     if encode not in ("jpeg", "elements") or form != "tfrecord":
-        how = "tpuctl data presize --encode jpeg --format tfrecord"
-        parser.error(f"--data: {args.data} holds {encode} in {form}, not JPEG in tfrecord: {how}")
+        parser.error(f"--data holds {encode} in {form}: presize --encode jpeg --format tfrecord")
     return (Kept if encode == "elements" else Shards)(args, manifest)
 
 
@@ -239,10 +237,11 @@ def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
     with contextlib.suppress(ModuleNotFoundError):
         import matplotlib.pyplot as plt
 
-        plt.semilogx(rates, smooth)
-        plt.axvline(best, linestyle="--")
+        plt.semilogx(rates, smooth, label="loss, smoothed")
+        plt.axvline(best, linestyle="--", label=f"suggested: {best:.3g}")
         # Where the loss explodes, the rest would be a flat line at the bottom.
         plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
+        plt.legend()
         plt.savefig(Path(args.out, "lr.png"))
 
 
@@ -256,14 +255,12 @@ def make_model(shape: tuple, classes: int, rate, mirror: bool):
     # A stride of 4 first: most of the arithmetic of a ConvNet is in its full-size layers.
     x = layers.Conv2D(32, 7, strides=4, padding="same", use_bias=False)(x)
     for channels in (64, 128, 256):
-        x = layers.BatchNormalization()(x)
-        x = layers.ReLU()(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
         x = layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
     x = layers.ReLU()(layers.BatchNormalization()(x))
     x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
     # Logits stay float32 under mixed precision: a softmax in bfloat16 loses small classes.
-    outputs = layers.Dense(classes, dtype="float32")(x)
-    model = keras.Model(inputs, outputs)
+    model = keras.Model(inputs, layers.Dense(classes, dtype="float32")(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
     return model
@@ -283,15 +280,13 @@ def open_devices(args: argparse.Namespace) -> list[str]:
     if backend == "jax":
         import jax
 
-        if args.cpu_devices:
-            jax.config.update("jax_num_cpu_devices", args.cpu_devices)
+        jax.config.update("jax_num_cpu_devices", args.cpu_devices or -1)
         devices = jax.devices() if name in ("auto", "mesh") else jax.devices()[:1]
         if len(devices) > 1:
             keras.distribution.set_distribution(keras.distribution.DataParallel())
         return [str(device) for device in devices]
-    if args.cpu_devices:
-        parts = [tf.config.LogicalDeviceConfiguration()] * args.cpu_devices
-        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    parts = [tf.config.LogicalDeviceConfiguration()] * (args.cpu_devices or 1)
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     if name.startswith("tpu"):
         # "local" means the chips of this machine; otherwise TPU_NAME and its relatives count.
         connect = tf.distribute.cluster_resolver.TPUClusterResolver.connect
@@ -334,6 +329,8 @@ class Steps(keras.callbacks.Callback):
                 for number, variable in enumerate([*model.variables, *model.optimizer.variables]):
                     variable.assign(saved[f"arr_{number}"])
                 self.step = int(saved["step"])
+        elif self.path.with_name("model.keras").exists() and not args.overwrite:
+            parser.error(f"{args.out} has a model and no checkpoint: --overwrite?")
 
     def on_train_batch_begin(self, batch, logs=None):
         """Start the clock, and the trace after the executions that compile."""
@@ -353,8 +350,8 @@ class Steps(keras.callbacks.Callback):
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            again = "run it again" + " without --overwrite" * self.args.overwrite
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; {again}\n")
+            again = "run it again, without --overwrite, to continue"
+            parser.exit(128 + self.signals[0], f"stopped after step {self.step}: {again}\n")
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""
@@ -387,18 +384,14 @@ def main() -> None:
         keras.config.set_dtype_policy("mixed_bfloat16")
     rate = args.learning_rate
     if args.anneal == "cosine" and not args.find_lr:
-        # Smith 2018, arXiv 1803.09820
-        decay, up = keras.optimizers.schedules.CosineDecay, 0.3 * args.steps
+        decay, up = keras.optimizers.schedules.CosineDecay, 0.3 * args.steps  # arXiv 1803.09820
         rate = decay(rate / 25, args.steps - up, 1e-4, warmup_target=rate, warmup_steps=up)
     model = make_model(data.shape, len(data.names), rate, mirror=data.has_labels)
-    # Other devices or more steps continue a run; where one of these differs, it is another run.
-    about = f"{data.about}, {model.count_params()} weights"
     if args.restore:
         try:
             model.load_weights(args.restore)
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
-        about += f", from {args.restore}"
     if args.find_lr:
         return suggest_rate(args, sweep(args, model, data.epoch(0, batch, args.seed).repeat()))
     # Before the training, not after it: the model and two checkpoints with Adam's two moments.
@@ -406,8 +399,10 @@ def main() -> None:
         parser.error(f"--out: no space left in {out} for the model and its checkpoints")
     model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
-    cycle = f" in a cycle of {args.steps} steps" * (args.anneal != "none")
-    settings = f"batch {batch}, rate {args.learning_rate}{cycle}, seed {args.seed}, data {about}"
+    # Other devices or more steps continue a run; where one of these differs, it is another run.
+    settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {data.about}"
+    settings += f", one cycle of {args.steps} steps" * (args.anneal != "none")
+    settings += f", {model.count_params()} weights" + f", from {args.restore}" * bool(args.restore)
     for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
         (out / old).unlink(missing_ok=True)
     steps = Steps(args, model, settings)
@@ -426,8 +421,7 @@ def main() -> None:
         try:
             logs = model.fit(examples, **options).history
         except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-            found = f"{args.data} is damaged ({error.message})"
-            raise SystemExit(f"--data: {found}. See where: tpuctl data verify --deep") from None
+            parser.exit(1, f"--data is damaged ({error.message}): tpuctl data verify --deep\n")
         figures = {name: round(values[0], 4) for name, values in logs.items()}
         seconds = round(sum(steps.seconds[done - last :]), 4)
         epochs.append({"epoch": epoch + 1, "steps": last - done, "seconds": seconds, **figures})
@@ -440,13 +434,13 @@ def main() -> None:
     ran = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c)) - first_step) for c in copies]
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in ran]
     ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
-    result = {**vars(args), "template": "images", "first_step_ms": steps.seconds[0] * 1e3}
-    result |= {"devices": devices, "replicas": replicas, "executed": executed, "epochs": epochs}
+    result = {**vars(args), "template": "images", "batch_size": batch, "epochs": epochs}
+    result |= {"devices": devices, "replicas": replicas, "executed": executed}
+    result |= {"task": task, "classes": data.names}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {"steps_per_epoch": steps_per_epoch, "batch_size": batch, "classes": data.names}
-    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result |= {"task": task, "step_ms": step_ms, "test_accuracy": epochs[-1].get("val_accuracy")}
-    result |= {"examples_per_s": batch / ms.mean() * 1e3, "resumed_after_step": first_step}
+    result |= {"first_step_ms": steps.seconds[0] * 1e3, "step_ms": {"p50": np.median(ms)}}
+    result |= {"examples_per_s": batch / ms.mean() * 1e3, "steps_per_epoch": steps_per_epoch}
+    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1].get("val_accuracy")}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
     print(f"{result['examples_per_s']:,.1f} examples/s; executed: {executed}")

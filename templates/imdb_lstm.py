@@ -54,19 +54,17 @@ def load_data(args: argparse.Namespace) -> list[np.ndarray]:
     """Return x_train, y_train, x_test, y_test: int32 numbers of words, int32 labels."""
     open_file = open
     if args.data.startswith("gs://"):
-        import tensorflow as tf  # on JAX nothing else needs it
-
-        open_file = tf.io.gfile.GFile
-    if args.data.endswith(".npz"):
-        # Lists of words by their rank, so pickled; the file that keras.datasets.imdb fetches.
-        with open_file(args.data, "rb") as file, np.load(file, allow_pickle=True) as saved:
-            y, test = np.append(saved["y_train"], saved["y_test"]), len(saved["y_train"])
-            words = [*saved["x_train"], *saved["x_test"]]
-    else:
-        with open_file(args.data) as file:
-            rows = list(csv.DictReader(line.lower().replace("<br />", " ") for line in file))
-        y, test = np.array([row["sentiment"] == "positive" for row in rows]), len(rows) * 4 // 5
-        words = [re.findall(r"[a-z0-9']+", row["review"]) for row in rows]
+        from tensorflow.io.gfile import GFile as open_file  # on JAX nothing else needs it
+    with open_file(args.data, "rb") as file:
+        if args.data.endswith(".npz"):
+            # Lists of words by their rank, so pickled; the file that keras.datasets.imdb fetches.
+            saved = np.load(file, allow_pickle=True)
+            words, test = [*saved["x_train"], *saved["x_test"]], len(saved["x_train"])
+            y = np.append(saved["y_train"], saved["y_test"])
+        else:
+            rows = list(csv.DictReader(row.decode().lower().replace("<br />", " ") for row in file))
+            words = [re.findall(r"[a-z0-9']+", row["review"]) for row in rows]
+            y, test = np.array([row["sentiment"] == "positive" for row in rows]), len(rows) * 4 // 5
     counts = Counter(w for text in words[:test] for w in text).most_common(args.vocabulary - 2)
     number = {word: number for number, (word, _) in enumerate(counts, 2)}
     texts = [[number.get(w, 1) for w in text] for text in words]
@@ -108,17 +106,15 @@ def open_devices(args: argparse.Namespace) -> list[str]:
     if backend == "jax":
         import jax
 
-        if args.cpu_devices:
-            jax.config.update("jax_num_cpu_devices", args.cpu_devices)
+        jax.config.update("jax_num_cpu_devices", args.cpu_devices or -1)
         devices = jax.devices() if name in ("auto", "mesh") else jax.devices()[:1]
         if len(devices) > 1:
             keras.distribution.set_distribution(keras.distribution.DataParallel())
         return [str(device) for device in devices]
     import tensorflow as tf
 
-    if args.cpu_devices:
-        parts = [tf.config.LogicalDeviceConfiguration()] * args.cpu_devices
-        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    parts = [tf.config.LogicalDeviceConfiguration()] * (args.cpu_devices or 1)
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     if name.startswith("tpu"):
         # "local" means the chips of this machine; otherwise TPU_NAME and its relatives count.
         connect = tf.distribute.cluster_resolver.TPUClusterResolver.connect
@@ -152,6 +148,8 @@ class Steps(keras.callbacks.Callback):
                 for number, variable in enumerate([*model.variables, *model.optimizer.variables]):
                     variable.assign(saved[f"arr_{number}"])
                 self.step = int(saved["step"])
+        elif self.path.with_name("model.keras").exists() and not args.overwrite:
+            parser.error(f"{args.out} has a model and no checkpoint: --overwrite?")
 
     def on_train_batch_begin(self, batch, logs=None):
         """Start the clock."""
@@ -166,8 +164,8 @@ class Steps(keras.callbacks.Callback):
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            again = "run it again" + " without --overwrite" * self.args.overwrite
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; {again}\n")
+            again = "run it again, without --overwrite, to continue"
+            parser.exit(128 + self.signals[0], f"stopped after step {self.step}: {again}\n")
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""
@@ -198,25 +196,26 @@ def main() -> None:
     model = make_model(args, x, y)
     model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
-    # Other devices or more steps continue a run; another of these is another run.
-    about = f"{zlib.crc32(x)}, {model.count_params()} weights"
     if args.restore:
         try:
             model.load_weights(args.restore)
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
-        about += f", from {args.restore}"
-    settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    # Other devices or more steps continue a run; another of these is another run.
+    settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}"
+    settings += f", data {zlib.crc32(y, zlib.crc32(x))}, {model.count_params()} weights"
+    settings += f", from {args.restore}" * bool(args.restore)
     for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
         (out / old).unlink(missing_ok=True)
     steps = Steps(args, model, settings)
     first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")
     print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
-    # A batch has to divide over the devices: the test loses its last few examples.
-    test = tuple(part[: len(part) // len(devices) * len(devices)] for part in (x_test, y_test))
+    tested = len(x_test) // len(devices) * len(devices)
+    print(f"tested on {tested} of {len(x_test)} examples: as many on each device")
     options = {"callbacks": [steps, keras.callbacks.CSVLogger(out / "log.csv", append=True)]}
-    options |= {"shuffle": False, "verbose": 2, "batch_size": batch, "validation_data": test}
+    options |= {"shuffle": False, "verbose": 2, "batch_size": batch}
+    options |= {"validation_data": (x_test[:tested], y_test[:tested]) if tested else None}
     while steps.step < total_steps:
         epoch, done = divmod(steps.step, steps_per_epoch)
         # The order follows from seed and epoch alone, so that a run can resume at any step.
@@ -236,16 +235,15 @@ def main() -> None:
     ran = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c)) - first_step) for c in copies]
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in ran]
     ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
-    result = {**vars(args), "template": "imdb-lstm", "first_step_ms": steps.seconds[0] * 1e3}
-    result |= {"devices": devices, "replicas": len(devices), "executed": executed, "epochs": epochs}
+    result = {**vars(args), "template": "imdb-lstm", "steps": total_steps, "epochs": epochs}
+    result |= {"devices": devices, "replicas": len(devices), "executed": executed}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch}
-    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result |= {"step_ms": step_ms, "examples_per_s": batch / ms.mean() * 1e3}
-    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1]["val_accuracy"]}
+    result |= {"first_step_ms": steps.seconds[0] * 1e3, "step_ms": {"p50": np.median(ms)}}
+    result |= {"examples_per_s": batch / ms.mean() * 1e3, "steps_per_epoch": steps_per_epoch}
+    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1].get("val_accuracy")}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
-    print(f"test accuracy: {result['test_accuracy']:.1%}; executed: {executed}")
+    print(f"test accuracy: {result['test_accuracy']}; executed: {executed}")
 
 
 if __name__ == "__main__":

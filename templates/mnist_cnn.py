@@ -1,14 +1,15 @@
-"""Train a small CNN on MNIST, on whatever devices are here.
+"""Train a small CNN on MNIST or Fashion-MNIST, on whatever devices are here.
 
-    python mnist_cnn.py --data mnist.npz             # Keras' file, here or gs://
+    python mnist_cnn.py --data mnist.npz    # Keras' file, or a folder of *-ubyte.gz; here or gs://
     python mnist_cnn.py --data fake --steps 20 --cpu-devices 2  # no data, two replicas, any laptop
 
-Any .npz of x_train, y_train, x_test and y_test with grey uint8 images. KERAS_BACKEND=tensorflow or
-jax. After an interruption the same command resumes at the next step and ends with the same weights.
-`--data digits.npz` (docs/training.md makes it) gives 89 % of the test on two vCPUs.
+Any grey uint8 images: an .npz of x_train, y_train, x_test and y_test, or the four IDX files.
+KERAS_BACKEND=tensorflow or jax. The same command resumes, with the same weights. `--data digits`
+and `--data digits.npz` (docs/training.md makes them) give 89 % of the test on two vCPUs.
 """
 
 import argparse
+import gzip
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-parser.add_argument("--data", default="fake", help="an .npz file, here or gs://, or 'fake'")
+parser.add_argument("--data", default="fake", help=".npz or IDX files, here or gs://, or 'fake'")
 parser.add_argument("--steps", type=int, help="train this many steps instead of whole epochs")
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch-size", type=int, default=32, help="global: over all replicas")
@@ -48,16 +49,21 @@ parser.add_argument("--strategy", default="auto", help="how to spread a batch ov
 
 def load_data(args: argparse.Namespace) -> list[np.ndarray]:
     """Return x_train, y_train, x_test, y_test: uint8 images with a channel, int32 labels."""
-    file = args.data
-    if file.startswith("gs://"):
-        import tensorflow as tf  # on JAX nothing else needs it
-
-        file = tf.io.gfile.GFile(file, "rb")
-    with np.load(file) as saved:
-        x, y, x_test, y_test = (saved[n] for n in ("x_train", "y_train", "x_test", "y_test"))
+    open_file, parts = open, []
+    if args.data.startswith("gs://"):
+        from tensorflow.io.gfile import GFile as open_file  # on JAX nothing else needs it
+    if args.data.endswith(".npz"):
+        with open_file(args.data, "rb") as file, np.load(file) as saved:
+            parts = [saved[name] for name in ("x_train", "y_train", "x_test", "y_test")]
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    for name in () if parts else names:
+        with open_file(f"{args.data}/{name}-ubyte.gz", "rb") as file:
+            raw = gzip.decompress(file.read())
+        shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)  # after 0, 0, a type, the rank
+        parts.append(np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape))
+    x, y, x_test, y_test = parts
     if x.dtype != np.uint8 or x.ndim != 3 or len(x) != len(y):
-        found = f"{x.dtype} images of shape {x.shape} and labels of {y.shape}"
-        raise ValueError(f"it holds {found}, not uint8 of (n, height, width) and n labels")
+        raise ValueError(f"it holds {x.dtype} images of shape {x.shape} and labels of {y.shape}")
     return [x[..., None], y.astype(np.int32), x_test[..., None], y_test.astype(np.int32)]
 
 
@@ -72,20 +78,15 @@ def make_fake_data(args: argparse.Namespace) -> list[np.ndarray]:
 
 def make_model(args: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> keras.Model:
     """Build the CNN of the notebook "GPU against TPU": 0.5 M parameters for images of 28x28."""
-    model = keras.Sequential([keras.Input(x.shape[1:], dtype="uint8")])
+    layers = keras.layers
     # Bytes travel to the device, a quarter of what floats would be; it scales them.
-    model.add(keras.layers.Rescaling(1 / 255))
-    model.add(keras.layers.Conv2D(64, 2, padding="same", activation="relu"))
-    model.add(keras.layers.MaxPooling2D(2))
-    model.add(keras.layers.Dropout(0.3))
-    model.add(keras.layers.Conv2D(32, 2, padding="same", activation="relu"))
-    model.add(keras.layers.MaxPooling2D(2))
-    model.add(keras.layers.Dropout(0.3))
-    model.add(keras.layers.Flatten())
-    model.add(keras.layers.Dense(256, activation="relu"))
-    model.add(keras.layers.Dropout(0.5))
+    stack = [keras.Input(x.shape[1:], dtype="uint8"), layers.Rescaling(1 / 255)]
+    for filters in (64, 32):
+        stack += [layers.Conv2D(filters, 2, padding="same", activation="relu")]
+        stack += [layers.MaxPooling2D(2), layers.Dropout(0.3)]
+    stack += [layers.Flatten(), layers.Dense(256, activation="relu"), layers.Dropout(0.5)]
     # Logits stay float32 under mixed precision: a softmax in bfloat16 loses small classes.
-    model.add(keras.layers.Dense(int(y.max()) + 1, dtype="float32"))
+    model = keras.Sequential([*stack, layers.Dense(int(y.max()) + 1, dtype="float32")])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(args.learning_rate), loss, metrics=["accuracy"])
     return model
@@ -105,17 +106,15 @@ def open_devices(args: argparse.Namespace) -> list[str]:
     if backend == "jax":
         import jax
 
-        if args.cpu_devices:
-            jax.config.update("jax_num_cpu_devices", args.cpu_devices)
+        jax.config.update("jax_num_cpu_devices", args.cpu_devices or -1)
         devices = jax.devices() if name in ("auto", "mesh") else jax.devices()[:1]
         if len(devices) > 1:
             keras.distribution.set_distribution(keras.distribution.DataParallel())
         return [str(device) for device in devices]
     import tensorflow as tf
 
-    if args.cpu_devices:
-        parts = [tf.config.LogicalDeviceConfiguration()] * args.cpu_devices
-        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    parts = [tf.config.LogicalDeviceConfiguration()] * (args.cpu_devices or 1)
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     if name.startswith("tpu"):
         # "local" means the chips of this machine; otherwise TPU_NAME and its relatives count.
         connect = tf.distribute.cluster_resolver.TPUClusterResolver.connect
@@ -149,6 +148,8 @@ class Steps(keras.callbacks.Callback):
                 for number, variable in enumerate([*model.variables, *model.optimizer.variables]):
                     variable.assign(saved[f"arr_{number}"])
                 self.step = int(saved["step"])
+        elif self.path.with_name("model.keras").exists() and not args.overwrite:
+            parser.error(f"{args.out} has a model and no checkpoint: --overwrite?")
 
     def on_train_batch_begin(self, batch, logs=None):
         """Start the clock."""
@@ -163,8 +164,8 @@ class Steps(keras.callbacks.Callback):
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            again = "run it again" + " without --overwrite" * self.args.overwrite
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}; {again}\n")
+            again = "run it again, without --overwrite, to continue"
+            parser.exit(128 + self.signals[0], f"stopped after step {self.step}: {again}\n")
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""
@@ -195,25 +196,26 @@ def main() -> None:
     model = make_model(args, x, y)
     model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
-    # Other devices or more steps continue a run; another of these is another run.
-    about = f"{zlib.crc32(x)}, {model.count_params()} weights"
     if args.restore:
         try:
             model.load_weights(args.restore)
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
-        about += f", from {args.restore}"
-    settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}, data {about}"
+    # Other devices or more steps continue a run; another of these is another run.
+    settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}"
+    settings += f", data {zlib.crc32(y, zlib.crc32(x))}, {model.count_params()} weights"
+    settings += f", from {args.restore}" * bool(args.restore)
     for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
         (out / old).unlink(missing_ok=True)
     steps = Steps(args, model, settings)
     first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")
     print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
-    # A batch has to divide over the devices: the test loses its last few examples.
-    test = tuple(part[: len(part) // len(devices) * len(devices)] for part in (x_test, y_test))
+    tested = len(x_test) // len(devices) * len(devices)
+    print(f"tested on {tested} of {len(x_test)} examples: as many on each device")
     options = {"callbacks": [steps, keras.callbacks.CSVLogger(out / "log.csv", append=True)]}
-    options |= {"shuffle": False, "verbose": 2, "batch_size": batch, "validation_data": test}
+    options |= {"shuffle": False, "verbose": 2, "batch_size": batch}
+    options |= {"validation_data": (x_test[:tested], y_test[:tested]) if tested else None}
     while steps.step < total_steps:
         epoch, done = divmod(steps.step, steps_per_epoch)
         # The order follows from seed and epoch alone, so that a run can resume at any step.
@@ -233,16 +235,15 @@ def main() -> None:
     ran = [(str(c.device).split("0/")[-1], int(getattr(c, "data", c)) - first_step) for c in copies]
     executed = [{"device": d, "steps": n, "examples": n * share} for d, n in ran]
     ms = np.array(steps.seconds[1:] or steps.seconds) * 1e3
-    result = {**vars(args), "template": "mnist-cnn", "first_step_ms": steps.seconds[0] * 1e3}
-    result |= {"devices": devices, "replicas": len(devices), "executed": executed, "epochs": epochs}
+    result = {**vars(args), "template": "mnist-cnn", "steps": total_steps, "epochs": epochs}
+    result |= {"devices": devices, "replicas": len(devices), "executed": executed}
     result |= {"framework": f"keras-{keras.backend.backend()}", "model": str(out / "model.keras")}
-    result |= {"steps": total_steps, "steps_per_epoch": steps_per_epoch}
-    step_ms = {"mean": ms.mean(), "p50": np.median(ms), "p95": np.percentile(ms, 95)}
-    result |= {"step_ms": step_ms, "examples_per_s": batch / ms.mean() * 1e3}
-    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1]["val_accuracy"]}
+    result |= {"first_step_ms": steps.seconds[0] * 1e3, "step_ms": {"p50": np.median(ms)}}
+    result |= {"examples_per_s": batch / ms.mean() * 1e3, "steps_per_epoch": steps_per_epoch}
+    result |= {"resumed_after_step": first_step, "test_accuracy": epochs[-1].get("val_accuracy")}
     (out / "result.json").write_text(json.dumps(result, indent=2))
     steps.save()
-    print(f"test accuracy: {result['test_accuracy']:.1%}; executed: {executed}")
+    print(f"test accuracy: {result['test_accuracy']}; executed: {executed}")
 
 
 if __name__ == "__main__":

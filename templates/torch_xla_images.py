@@ -8,8 +8,7 @@
 Several devices are a mesh in one process (xla-spmd) or have a process each (xla-launch). The same
 command resumes an interrupted run at the next step, a killed one at its last checkpoint, and ends
 with the same weights. Of one release: pip install torch==2.9.0 'torch_xla[tpu]==2.9.0'
-Measured: 240 images of scikit-learn's digits 0, 1 and 2, --batch-size 24 --epochs 5 on two vCPUs:
-100 % of the 24 kept for the test.
+Digits 0, 1 and 2 of scikit-learn, --batch-size 24 --epochs 5, two vCPUs: 100 % of the 24 tested.
 """
 
 import argparse
@@ -273,10 +272,11 @@ def suggest_rate(args: argparse.Namespace, rates: list[float], losses: list[floa
     with contextlib.suppress(ModuleNotFoundError):
         import matplotlib.pyplot as plt
 
-        plt.semilogx(rates, smooth)
-        plt.axvline(best, linestyle="--")
+        plt.semilogx(rates, smooth, label="loss, smoothed")
+        plt.axvline(best, linestyle="--", label=f"suggested: {best:.3g}")
         # Where the loss explodes, the rest would be a flat line at the bottom.
         plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
+        plt.legend()
         plt.savefig(Path(args.out, "lr.png"))
 
 
@@ -290,8 +290,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     out, batch_size = Path(args.out), args.batch_size
     if args.data == "fake":
         manifest = {"classes": "0123", "shards": args.image_size}
-        records = make_fake(args.image_size, args.seed)
-        load = records.__getitem__
+        load = (records := make_fake(args.image_size, args.seed)).__getitem__
     else:
         manifest = read_manifest(args.data)
         records = open_shards(args.data, manifest)
@@ -299,8 +298,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     names = list(manifest["classes"])
     if batch_size % replicas:
         near = max(1, round(batch_size / replicas)) * replicas
-        how = f"does not divide over {replicas} devices; --batch-size {near} would"
-        raise SystemExit(f"--batch-size {batch_size} {how}")
+        raise SystemExit(f"{replicas} devices cannot share it: --batch-size {near} would do")
     # A tenth, chosen by the seed, is kept for the test.
     order = np.random.default_rng(args.seed).permutation(len(records))
     test, rows = np.split(order, [len(order) // 10])
@@ -430,7 +428,6 @@ def work(index: int, args: argparse.Namespace) -> None:
     (out / "result.json").write_text(json.dumps(result, indent=2))
     # Last, and kept: the same command with more steps continues here.
     save_checkpoint(args.steps)
-    print(f"step: {median_s * 1e3:.1f} ms (first, with compilation: {first_ms:.0f} ms)")
     print(f"test accuracy: {accuracy:.1%}; waited for images: {waited}; executed: {executed}")
 
 

@@ -9,8 +9,8 @@ from tests.conftest import Tpuctl
 from tests.waiting import wait_until
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.training import catalog
-from tpuctl.training.plan import find_script, plan_launch
-from tpuctl.training.run import run_training
+from tpuctl.training.plan import LaunchPlan, find_script, plan_launch
+from tpuctl.training.run import _output_folder, run_training
 
 SCRIPT = '''"""Train nothing."""
 import argparse, json, sys
@@ -142,6 +142,29 @@ def test_wrong_flags_of_a_script_are_refused(
     assert words[0] != "--stpes" or "Did you mean --steps?" in result.stderr
 
 
+def test_another_name_of_a_template_has_its_own_folder(tpuctl: Tpuctl) -> None:
+    plan = tpuctl("launch", "fashion-mnist", "--dry-run", "--json").data
+    assert plan["script"].endswith("mnist_cnn.py")
+    assert plan["argv"][2:4] == ["--out", "training/fashion-mnist"]
+    told = tpuctl("templates", "show", "fashion-mnist").stdout
+    assert "default training/fashion-mnist" in told
+    assert "of Adam; never scaled; default 0.001" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        ((), "training"),
+        (("--out", "a"), "a"),
+        (("--out", "a", "--out=b"), "b"),
+        (("--out=a", "--out", "b"), "b"),
+    ],
+)
+def test_the_last_folder_that_is_given_counts(words: tuple[str, ...], out: str) -> None:
+    plan = LaunchPlan("x.py", ("python", "x.py", *words), {}, (), "", "", 1, 1, ())
+    assert _output_folder(plan) == Path(out)
+
+
 def test_a_part_of_a_templates_name_names_it(tpuctl: Tpuctl) -> None:
     assert "Did you mean fashion-mnist or mnist-cnn?" in tpuctl("launch", "mnist").stderr
 
@@ -155,6 +178,9 @@ def test_a_known_failure_of_a_script_is_explained(tpuctl: Tpuctl, tmp_path: Path
     path.write_text("raise RuntimeError('of its own')")
     own = tpuctl("launch", path, "--json")
     assert own.data["explanation"] is None
+    # Of a guess that is not sure, nothing is said: it would send the reader the wrong way.
+    path.write_text("None.mesh")
+    assert tpuctl("launch", path, "--json").data["explanation"] is None
     assert "Run it without tpuctl" in own.document["errors"][0]["hint"]
 
 

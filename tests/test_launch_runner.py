@@ -181,6 +181,8 @@ model.compile("sgd", "mse")
 model.fit(x, x[:, :2], batch_size=32, epochs=2, verbose=0, shuffle=False)
 loss = model.evaluate(x, x[:, :2], batch_size=32, verbose=0)
 print(f"{loss:.4f}", model.predict(x, batch_size=32, verbose=0).shape)
+seen = model.train_on_batch(x[:6], x[:6, :2]), model.test_on_batch(x[:7], x[:7, :2])
+print([f"{float(loss):.4f}" for loss in seen])
 """
 
 

@@ -25,7 +25,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_digits(tmp_path_factory.mktemp("shards"))
 
 
-# fashion-mnist and imdb-lstm share all of this with mnist-cnn, word for word: test_templates.py.
+# imdb-lstm shares all of this with mnist-cnn, word for word: test_templates.py.
 SMALL = ("--data", "fake", "--examples", 112, "--batch-size", 16)
 SHARDS = ("--data", "shards", "--batch-size", 16)
 
@@ -83,6 +83,9 @@ def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
     assert "--out has a run with rate 0.001, not rate 0.5: --overwrite?" in told
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert "2 steps are done already" in said(template, "jax", tmp_path, *options, "--steps", 2)
+    if template == "images":  # as for other images of the same number
+        told = refused(template, "jax", tmp_path, *options, "--image-size", 24)
+        assert "data fake 16, not data fake 24" in told
     # Two devices instead of one compute the same: the run goes on.
     more = train(template, "jax", tmp_path, *options, "--steps", 3, "--cpu-devices", 2)
     assert (more["resumed_after_step"], more["replicas"]) == (2, 2)
@@ -90,6 +93,27 @@ def test_a_run_of_other_mathematics_is_refused_and_nothing_is_removed(
     assert train(template, "jax", tmp_path, *again)["resumed_after_step"] == 0
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 2
     assert first["learning_rate"] == 1e-3
+    (tmp_path / "checkpoint.npz").unlink()
+    told = refused(template, "jax", tmp_path, *options, "--steps", 2)
+    assert "has a model and no checkpoint: --overwrite?" in told
+
+
+def test_a_run_is_refused_if_only_the_labels_differ(tmp_path: Path) -> None:
+    x, y = np.zeros((32, 8, 8), np.uint8), np.arange(32) % 2
+    for name, labels in (("one", y), ("two", 1 - y)):
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=labels, x_test=x, y_test=labels)
+        rows = [f"1,2,{label}" for label in labels]
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows))
+    options = ("--batch-size", 16, "--steps", 2)
+    for template, backend, ending in (
+        ("mnist-cnn", "jax", "npz"),
+        ("custom-loop", "tensorflow", "csv"),
+    ):
+        out = tmp_path / template
+        train(template, backend, out, "--data", tmp_path / f"one.{ending}", *options)
+        told = refused(template, backend, out, "--data", tmp_path / f"two.{ending}", *options)
+        assert "--out h" in told
+        assert "--overwrite" in told
 
 
 @pytest.mark.parametrize(

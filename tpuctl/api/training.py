@@ -106,9 +106,9 @@ class TemplateCommands:
 
     def show(self, name: str) -> Template:
         """Describe what a template does and which flags it takes."""
-        from tpuctl.training.catalog import describe_script, find_template
+        from tpuctl.training.catalog import describe_template
 
-        return describe_script(find_template(name))
+        return describe_template(name)
 
     def new(self, name: str, folder: Path) -> Written:
         """Copy a template into a folder."""

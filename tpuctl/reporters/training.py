@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.providers.kaggle.follow import HostedRun
     from tpuctl.providers.port import HostedPlan
     from tpuctl.training.bench import Bench, Comparison, Row
-    from tpuctl.training.catalog import Catalog, Template, Written
+    from tpuctl.training.catalog import Catalog, Flag, Template, Written
     from tpuctl.training.plan import LaunchPlan
     from tpuctl.training.remote_launch import RemotePlan
     from tpuctl.training.run import Training
@@ -191,7 +191,13 @@ def render_flags(script: Template) -> RenderableType:
 
 
 def _flags(script: Template) -> RenderableType:
-    return layout.indent(layout.facts((flag.name, flag.help) for flag in script.flags))
+    return layout.indent(layout.facts((flag.name, _describe(flag)) for flag in script.flags))
+
+
+def _describe(flag: Flag) -> str:
+    """Write what a flag is for, its choices and its default."""
+    parts = (flag.help, ", ".join(flag.choices), flag.default and f"default {flag.default}")
+    return "; ".join(filter(None, parts))
 
 
 def render_written_template(result: Written) -> str:

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,8 @@ class Template(Outcome):
     """A training script: its summary, flags and frameworks.
 
     `frameworks` is the script's `FRAMEWORKS = (...)`, else what it imports; empty if unknown. A
-    plain Keras script has no strategy code and can run inside any strategy.
+    plain Keras script has no strategy code and can run inside any strategy. `arguments` come before
+    those of the user.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Template(Outcome):
     usage: str = field(metadata={"lines": True})
     is_plain_keras: bool = False
     needs_xla: bool = field(default=False, metadata={"internal": True})
+    arguments: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
     def reads_shards(self) -> bool:
@@ -155,16 +157,33 @@ class Written(Outcome):
     next_command: str
 
 
+# Other names of a template, which has its own folder under each.
+_ALSO = {"fashion-mnist": "mnist-cnn"}
+
+
 def list_templates() -> Catalog:
     """Describe every template."""
-    return Catalog(tuple(describe_script(path) for path in sorted(_folder().glob("*.py"))))
+    return Catalog(tuple(map(describe_template, _names())))
+
+
+def _names() -> list[str]:
+    return sorted([*(_template_name(script) for script in _folder().glob("*.py")), *_ALSO])
+
+
+def describe_template(name: str) -> Template:
+    """Describe a template; raises NotFoundError."""
+    found, out = describe_script(find_template(name)), f"training/{name}"
+    if name not in _ALSO:
+        return found
+    flags = (replace(f, default=out) if f.name == "--out" else f for f in found.flags)
+    return replace(found, name=name, flags=tuple(flags), arguments=("--out", out))
 
 
 def find_template(name: str) -> Path:
     """Return the script of a template; raises NotFoundError."""
-    path = _folder() / f"{name.replace('-', '_')}.py"
+    path = _folder() / f"{_ALSO.get(name, name).replace('-', '_')}.py"
     if not path.is_file():
-        names = [_template_name(script) for script in sorted(_folder().glob("*.py"))]
+        names = _names()
         near = [each for each in names if name in each] or get_close_matches(name, names, 1)
         meant = f"Did you mean {' or '.join(near)}? " if name and near else ""
         raise NotFoundError(
@@ -244,12 +263,17 @@ def _flags(tree: ast.Module) -> list[Flag]:
                 str(_literal(said.get("help"), "")),
                 _type(said),
                 tuple(str(choice) for choice in _literal(said.get("choices"), ())),
-                str(_literal(said.get("default"), "")),
+                _default(said.get("default")),
             )
             for name in names
             if isinstance(name, str) and name.startswith("--")
         ]
     return flags
+
+
+def _default(node: ast.expr | None) -> str:
+    value = _literal(node, "") or _literal(node, None)
+    return "" if value is None else str(value)
 
 
 def _type(said: Mapping[str | None, ast.expr]) -> str:

@@ -12,7 +12,7 @@ from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
-from tpuctl.training.catalog import Flag, Template, describe_script, find_template
+from tpuctl.training.catalog import Flag, Template, describe_script, describe_template
 from tpuctl.training.choose import FRAMEWORKS, Choice
 from tpuctl.training.environment import Change, find_libtpu, plan_environment
 
@@ -58,7 +58,7 @@ class LaunchPlan(Outcome):
 def find_script(target: str) -> Template:
     """Find a template by name or a script by path; raises NotFoundError."""
     is_path = target.endswith(".py") or "/" in target
-    return describe_script(Path(target) if is_path else find_template(target))
+    return describe_script(Path(target)) if is_path else describe_template(target)
 
 
 def pick_choice(
@@ -119,6 +119,7 @@ def plan_launch(
     named = {word.split("=")[0] for word in (*given, *arguments)}
     spread, because = _pass_strategy(script, choice, cpu_devices, named)
     runs_inside = spread[:1] == ["-m"]
+    given = [*script.arguments, *given]
     command = [*spread, script.path, *given] if runs_inside else [script.path, *given, *spread]
     return LaunchPlan(
         script=script.path,

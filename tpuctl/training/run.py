@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -231,12 +232,13 @@ def _last_lines(path: Path) -> tuple[str, ...]:
 
 
 def _output_folder(plan: LaunchPlan) -> Path:
-    for index, word in enumerate(plan.argv):
-        if word == "--out" and index + 1 < len(plan.argv):
-            return Path(plan.argv[index + 1])
-        if word.startswith("--out="):
-            return Path(word.partition("=")[2])
-    return Path(plan.out)
+    found = plan.out
+    for word, after in pairwise([*plan.argv, ""]):  # the last one counts
+        if word == "--out":
+            found = after
+        elif word.startswith("--out="):
+            found = word.partition("=")[2]
+    return Path(found)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

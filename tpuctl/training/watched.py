@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.explain import Match, explain
 from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import (
@@ -55,8 +56,10 @@ def watch_training(
 
 
 def _explain(error: str) -> Match | None:
-    found = explain(error)
-    return found.matches[0] if found.status == "ok" else None
+    """Return the first failure whose message is in the error; a guess would mislead."""
+    unsure = {code for code, failure in failures().items() if failure.kind in ("unsure", "unknown")}
+    found = (match for match in explain(error).matches if match.matched)
+    return next((match for match in found if match.code not in unsure), None)
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:
