@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import tpuctl
-from tests.training_runs import compiled_once
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 SEEDS = {"colab": "ABD", "kaggle": "C", "workstation": "E"}
@@ -63,8 +62,6 @@ def test_a_notebook_runs_whole(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     for module in ("matplotlib", "PIL", "keras", "jax", "grpc"):
         pytest.importorskip(module)
     monkeypatch.setenv("PYTHONPATH", str(Path(tpuctl.__file__).parents[1]), prepend=os.pathsep)
-    for variable, value in compiled_once().items():
-        monkeypatch.setenv(variable, value)
     for variable in ("HOME", "KERAS_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"):
         monkeypatch.setenv(variable, str(tmp_path / "home"))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_cases import JPEG, measurement, phase, profile, write_target
+from tests.warm_child import start_warm_child
 from tpuctl.profiling.measure.loop import prompt_switches
 from tpuctl.profiling.models import Profile, Stage, StageCost
 from tpuctl.profiling.profile import profile_target
@@ -204,7 +205,10 @@ def zipped():
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mapped", "zipped"])
-def test_the_costliest_function_that_tensorflow_calls_is_named(tmp_path: Path, name: str) -> None:
+def test_the_costliest_function_that_tensorflow_calls_is_named(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
     target = write_target(tmp_path, PIPELINES).replace(":make", f":{name}")
     found = profile_target(target, seconds=2)
     costliest = max(found.stages, key=lambda stage: stage.cpu_ms_per_example)

@@ -29,11 +29,15 @@ def make():
     return tf.data.Dataset.range(many).map(heavy, num_parallel_calls=2).batch(4).prefetch(2)
 
 # What graphs took is read twice a second: a machine of any speed is to need several.
-many = 2000
-began_s = time.perf_counter()
-for _ in make():
-    pass
-many = 4 * round(many / 4 * max(1, 2 / (time.perf_counter() - began_s)))
+def seconds_for(elements):
+    global many
+    many, began_s = elements, time.perf_counter()
+    for _ in make():
+        pass
+    return time.perf_counter() - began_s
+
+seconds_for(40)  # starts the threads
+many = 4 * round(100 * max(0.1, 2.5 / seconds_for(400)))
 
 def report(result):
     print(json.dumps({

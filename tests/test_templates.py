@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.training_runs import compiled_once
 from tpuctl.training.catalog import find_template, list_templates
 
 TEMPLATES = list_templates().templates
@@ -72,10 +71,7 @@ def test_launch_trains_every_template_on_two_replicas_and_both_work(
     tmp_path: Path,
     tpuctl,
     capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for variable, value in compiled_once().items():
-        monkeypatch.setenv(variable, value)
     small = ["--set", "image-size=32"] if "images" in name else []
     small += ["--set", "examples=64", "--set", "length=8"] if name == "imdb-lstm" else []
     result = tpuctl(

@@ -11,11 +11,11 @@ import pytest
 
 from tests.training_runs import (
     different,
+    digit_shards,
     refused,
     said,
     train,
     weights,
-    write_digits,
 )
 from tpuctl import data
 
@@ -42,7 +42,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """240 pictures of the digits 0, 1 and 2, presized to 32x32."""
-    return write_digits(tmp_path_factory.mktemp("shards"))
+    return digit_shards(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tests.training_runs import (
+    digit_shards,
     interrupt,
     refused,
     told_to_stop_while_speaking,
     train,
-    write_digits,
 )
 from tpuctl.training.catalog import find_template
 
@@ -41,7 +41,7 @@ def iris(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_digits(tmp_path_factory.mktemp("digits"))
+    return digit_shards(tmp_path_factory)
 
 
 def arrays(result: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -8,12 +8,12 @@ import pytest
 
 from tests.training_runs import (
     different,
+    digit_shards,
     interrupt,
     refused,
     said,
     train,
     weights,
-    write_digits,
 )
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """240 pictures of the digits 0, 1 and 2, presized to 32x32."""
-    return write_digits(tmp_path_factory.mktemp("shards"))
+    return digit_shards(tmp_path_factory)
 
 
 # imdb-lstm shares all of this with mnist-cnn, word for word: test_templates.py.
@@ -66,9 +66,10 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     assert different(weights(Path(whole["model"])), weights(Path(parts["model"]))) == []
     assert [entry["steps"] for entry in whole["executed"]] == [steps, steps]
     assert [entry["examples"] for entry in whole["executed"]] == [steps * 8] * 2
-    # A finished run that is asked for more resumes from its end.
-    more = train(template, backend, out, *options, "--steps", steps + 2)
-    assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
+    # A finished run that is asked for more resumes from its end; the next test asks mnist-cnn.
+    if template == "images":
+        more = train(template, backend, out, *options, "--steps", steps + 2)
+        assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
 
 
 @pytest.mark.parametrize("template", ["mnist-cnn", pytest.param("images", marks=pytest.mark.soak)])

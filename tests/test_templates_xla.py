@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training_runs import interrupt, refused, said, train, write_digits
+from tests.training_runs import digit_shards, interrupt, refused, said, train
 from tpuctl.training.catalog import find_template
 
 pytestmark = [
@@ -32,7 +32,7 @@ def template() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """240 pictures of the digits 0, 1 and 2, presized to 32x32."""
-    return write_digits(tmp_path_factory.mktemp("digits"))
+    return digit_shards(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

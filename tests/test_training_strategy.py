@@ -182,14 +182,15 @@ def test_no_framework_at_all_names_the_line_to_install_one() -> None:
 
 REPLICAS = """
 import json, os, sys
-framework, name, batch = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+framework, asked = sys.argv[1], json.loads(sys.argv[2])
 os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=4", JAX_PLATFORMS="cpu")
 import tpuctl
 if framework == "tensorflow":
     import tensorflow as tf
     parts = [tf.config.LogicalDeviceConfiguration()] * 3
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
-try:
+
+def train(name, batch):
     with tpuctl.strategy(name, framework=framework, learning_rate=1e-3, **batch) as strategy:
         text = str(strategy)
         import keras, numpy as np
@@ -201,15 +202,22 @@ try:
         seen = [strategy.replicas, strategy.batch_size, strategy.per_replica_batch_size]
         rate = strategy.learning_rate
     left = keras.distribution.distribution() is None
-    sys.stdout.write(json.dumps([seen, rate, keras.backend.backend(), left, text]))
-except tpuctl.errors.InvalidInputError as error:
-    sys.stdout.write(json.dumps([str(error), error.hint]))
+    return [seen, rate, keras.backend.backend(), left, text]
+
+def answer(name, batch):
+    try:
+        return train(name, batch)
+    except tpuctl.errors.InvalidInputError as error:
+        return [str(error), error.hint]
+
+sys.stdout.write(json.dumps([answer(name, batch) for name, batch in asked]))
 """
 
 
-def on_replicas(framework: str, name: str, **batch: int) -> Any:
+def on_replicas(framework: str, *asked: tuple[str, dict[str, int]]) -> Any:
+    """What each strategy gives, one after the other in a process of their own."""
     done = subprocess.run(
-        [sys.executable, "-c", REPLICAS, framework, name, json.dumps(batch)],
+        [sys.executable, "-c", REPLICAS, framework, json.dumps(asked)],
         capture_output=True,
         text=True,
     )
@@ -217,16 +225,8 @@ def on_replicas(framework: str, name: str, **batch: int) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("framework", "name", "replicas"),
-    [("tensorflow", "auto", 1), ("tensorflow", "mirrored", 3), ("jax", "mesh", 4)],
-)
-def test_a_strategy_opens_real_replicas_and_scales_the_batch_alone(
-    framework: str, name: str, replicas: int
-) -> None:
-    seen, rate, backend, left, text = on_replicas(framework, name, per_replica_batch_size=16)
+def check_replicas(found: Any, framework: str, replicas: int) -> None:
+    seen, rate, backend, left, text = found
     assert seen == [replicas, 16 * replicas, 16]
     assert rate == 1e-3
     assert "learning rate: 0.001 (as given)" in text
@@ -236,16 +236,23 @@ def test_a_strategy_opens_real_replicas_and_scales_the_batch_alone(
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_rate_is_scaled_only_when_asked_and_its_derivation_is_shown() -> None:
-    _, rate, _, _, text = on_replicas("jax", "mesh", per_replica_batch_size=16, base_batch_size=32)
-    assert rate == pytest.approx(2e-3)
-    assert "learning rate: 0.002 (0.001 x 64 / 32: scaled linearly with the batch)" in text
+def test_strategies_of_tensorflow_open_real_replicas_and_scale_the_batch_alone() -> None:
+    share = {"per_replica_batch_size": 16}
+    auto, mirrored = on_replicas("tensorflow", ("auto", share), ("mirrored", share))
+    check_replicas(auto, "tensorflow", 1)
+    check_replicas(mirrored, "tensorflow", 3)
 
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_batch_that_does_not_divide_names_the_nearest_that_does() -> None:
-    assert on_replicas("jax", "mesh", batch_size=30) == [
-        "A batch of 30 is not divisible by 4 replicas.",
-        "batch_size=32",
-    ]
+def test_a_mesh_of_jax_opens_real_replicas_and_scales_what_it_is_asked_to() -> None:
+    share = {"per_replica_batch_size": 16}
+    scaled = {**share, "base_batch_size": 32}
+    asked = (("mesh", share), ("mesh", scaled), ("mesh", {"batch_size": 30}))
+    alone, (_, rate, _, _, text), refusal = on_replicas("jax", *asked)
+    check_replicas(alone, "jax", 4)
+    # The rate is scaled only when asked, and its derivation is shown.
+    assert rate == pytest.approx(2e-3)
+    assert "learning rate: 0.002 (0.001 x 64 / 32: scaled linearly with the batch)" in text
+    # A batch that does not divide names the nearest that does.
+    assert refusal == ["A batch of 30 is not divisible by 4 replicas.", "batch_size=32"]

@@ -1,14 +1,11 @@
 """Run templates in processes of their own, and look at what they leave."""
 
-import atexit
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sharing import made_once
 from tests.warm_python import WarmPython, warm_python
 from tpuctl import data
 from tpuctl.training.catalog import find_template
 
 # What a template imports. `test_templates.py` starts them all with a Python of their own.
 IMPORTS = {"torch-xla-images": (), "jax-images": ("jax", "PIL.Image")}
-KERAS_IMPORTS = {"tensorflow": ("tensorflow",), "jax": ("tensorflow", "keras", "jax")}
+KERAS_IMPORTS = {"tensorflow": ("tensorflow", "keras"), "jax": ("tensorflow", "keras", "jax")}
 
 
 def command(template: str, out: Path, *options: object) -> list[str]:
@@ -31,35 +29,24 @@ def command(template: str, out: Path, *options: object) -> list[str]:
 
 def warm(template: str, backend: str) -> WarmPython:
     modules = IMPORTS.get(template, KERAS_IMPORTS.get(backend, ()))
-    # Keras reads its backend, and JAX where it keeps what it compiles, when they are imported.
+    # Keras reads its backend when it is imported.
     return warm_python(modules, tuple(chosen(backend).items()))
 
 
-def compiled_once() -> dict[str, str]:
-    """Let the JAX programs of this test process share what they compile: half of their time."""
-    if not _cache:
-        _cache.append(tempfile.mkdtemp(prefix="tpuctl-compiled-"))
-        atexit.register(shutil.rmtree, _cache[0], ignore_errors=True)
-    return {
-        "JAX_COMPILATION_CACHE_DIR": _cache[0],
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-
-_cache: list[str] = []
-
-
 def chosen(backend: str) -> dict[str, str]:
-    return {**compiled_once(), "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+    return {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
 
 
 def environment(backend: str) -> dict[str, str]:
     return {**os.environ, **chosen(backend)}
 
 
-def write_digits(folder: Path) -> Path:
+def digit_shards(factory: pytest.TempPathFactory) -> Path:
     """240 pictures of the digits 0, 1 and 2, presized to 32x32 in three shards."""
+    return made_once(factory, "digits", _write_digits) / "shards"
+
+
+def _write_digits(folder: Path) -> None:
     bunch = pytest.importorskip("sklearn.datasets").load_digits(n_class=3)
     from PIL import Image
 
@@ -70,7 +57,6 @@ def write_digits(folder: Path) -> Path:
             picture.convert("RGB").save(folder / "photos" / f"digit-{label}" / f"{number:03}.png")
     options = data.PresizeOptions(size=(32, 32), shard_bytes=100_000)
     data.presize(folder / "photos", folder / "shards", options)
-    return folder / "shards"
 
 
 def train(template: str, backend: str, out: Path, *options: object) -> dict[str, Any]:
@@ -105,7 +91,8 @@ def interrupt(
     with open(read) as lines:
         with open(write, "wb") as stdout, open(os.devnull, "wb") as stderr:
             words = command(template, out, *options)
-            program = warm(template, backend).start(words, environment(backend), stdout, stderr)
+            streams = {1: stdout.fileno(), 2: stderr.fileno()}
+            program = warm(template, backend).start(words, environment(backend), streams)
         for line in lines:
             if line.startswith(after):
                 os.kill(program.pid, number)

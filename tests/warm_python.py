@@ -24,10 +24,14 @@ class Program:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self.pid = int(link.recv(100))
+        self._code: int | None = None
+        self.stdin: IO[bytes] | None = None
 
     def wait(self) -> int:
         """Return the exit code; a signal is negative."""
-        return int(self._link.recv(100))
+        if self._code is None:
+            self._code = int(self._link.recv(100))
+        return self._code
 
 
 class WarmPython:
@@ -45,11 +49,17 @@ class WarmPython:
         atexit.register(self._end)
 
     def start(
-        self, command: Sequence[str], env: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        streams: Mapping[int, int],
+        *,
+        new_group: bool = False,
     ) -> Program:
-        """Start a script with its arguments."""
-        request = json.dumps({"argv": list(command), "env": dict(env)}).encode()
-        socket.send_fds(self._link, [request], [stdout.fileno(), stderr.fileno()])
+        """Start a script with its arguments; `streams` are descriptors by their number there."""
+        request = {"argv": list(command), "env": dict(env), "numbers": list(streams)}
+        message = json.dumps({**request, "new_group": new_group}).encode()
+        socket.send_fds(self._link, [message], list(streams.values()))
         return Program(self._link)
 
     def run(
@@ -57,7 +67,7 @@ class WarmPython:
     ) -> subprocess.CompletedProcess[str]:
         """Run a script to its end."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            code = self.start(command, env, out, err).wait()
+            code = self.start(command, env, {1: out.fileno(), 2: err.fileno()}).wait()
             texts = [os.pread(file.fileno(), 1 << 20, 0).decode() for file in (out, err)]
         return subprocess.CompletedProcess(list(command), code, texts[0], texts[1])
 
@@ -75,13 +85,13 @@ def warm_python(modules: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> W
 def next_program(link: socket.socket) -> list[str]:
     """Serve until a fork of this process is to run a program; returns its arguments."""
     while True:
-        message, streams, _, _ = socket.recv_fds(link, 1 << 20, 2)
+        message, streams, _, _ = socket.recv_fds(link, 1 << 20, 8)
         if not message:
             sys.exit()
+        request = json.loads(message)
         pid = os.fork()
         if not pid:
-            request = json.loads(message)
-            for number, stream in enumerate(streams, 1):
+            for number, stream in zip(request["numbers"], streams, strict=True):
                 os.dup2(stream, number)
                 os.close(stream)
             link.close()
@@ -89,6 +99,8 @@ def next_program(link: socket.socket) -> list[str]:
             os.environ.update(request["env"])
             argv: list[str] = request["argv"]
             return argv
+        if request["new_group"]:
+            os.setpgid(pid, pid)
         for stream in streams:
             os.close(stream)
         link.send(str(pid).encode())
