@@ -101,11 +101,12 @@ class Reader:
 
     def settle(self) -> None:
         """Rank hits outside the last exception after it, unless that only wraps them."""
-        said = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
-        last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
+        claims = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
+        last = {hit.failure.kind for hit in claims if hit.last_line >= self.raised_at}
         only_wraps = bool(last) and not last & {"cause", "general"}
-        for hit in said:
-            hit.aside = hit.aside and hit.last_line < self.raised_at and not only_wraps
+        for hit in self.best.values():
+            is_wrapped = only_wraps and hit.failure.kind not in NO_CLAIM
+            hit.aside = hit.aside and hit.last_line < self.raised_at and not is_wrapped
 
 
 def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None) -> None:
