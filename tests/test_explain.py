@@ -225,6 +225,22 @@ def test_the_words_of_a_harmless_line_are_no_failure_and_the_same_words_raised_a
     assert first(f"{NOTICE}\n{raised}") != "jax_backend_probe"
 
 
+def test_the_last_exception_comes_before_the_notices_above_it() -> None:
+    notices = (
+        "INFO:absl:Unable to initialize backend 'tpu_driver': Not found: Unable to find driver\n"
+        "INFO:absl:Unable to initialize backend 'gpu': Not found: Could not find platform: 'cuda'\n"
+        "INFO:jax._src.xla_bridge:Unable to initialize backend 'rocm': module "
+        "'jaxlib.xla_extension' has no attribute 'GpuAllocatorConfig'\n"
+        "WARNING:root:CUDA error: no device, not used\n"
+    )
+    for raised, code in (
+        ("KeyError: 'colour'", "unknown_value"),
+        ("OSError: [Errno 24] Too many open files", "too_many_open_files"),
+    ):
+        assert first(f'{notices}Traceback:\n  File "train.py", line 3\n{raised}') == code
+    assert first(notices.partition("WARNING")[0]) == "jax_backend_probe"
+
+
 API = {
     'There is no more capacity in the zone "us-central2-b"; you can try in another': "no_capacity",
     "Insufficient reserved capacity. Contact customer support": "no_reserved_capacity",

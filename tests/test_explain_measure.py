@@ -31,6 +31,7 @@ OPENED = (
     "round23",
     "round24",
     "round25",
+    "round26",
 )
 
 

@@ -29,7 +29,8 @@ _PREFIX = re.compile(
     r"(?:Bad StatusOr access: |Unable to initialize backend '\w+': |[A-Z_]{6,20}: )*"
 )
 _SUFFIX = " (set JAX_PLATFORMS="
-_ASIDE = re.compile(r'\s*File "|[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ')
+_NOTICE = re.compile(r"[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ")
+_FRAME = re.compile(r'\s*File "')
 _COMMAND = re.compile(
     r"(?:[$>+!%#] ?)?(?:sudo |[A-Z_]+=\S+ )*(?:python3?|gcloud|kubectl|docker|pip3?|vllm) [-\w]"
 )
@@ -55,7 +56,15 @@ def is_raised(line: str) -> bool:
 def is_outside_message(lines: Sequence[str], at: int) -> bool:
     """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
     around = lines[max(0, at - 1) : at + 1]
-    return any(map(_ASIDE.match, around)) or _COMMAND.match(lines[at]) is not None
+    is_aside = any(map(_NOTICE.match, around)) or any(map(_FRAME.match, around))
+    return is_aside or _COMMAND.match(lines[at]) is not None
+
+
+def without_notices(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines of a log without its notices, if an exception follows them."""
+    last = max((at for at, line in enumerate(lines) if is_raised(line)), default=0)
+    kept = [line for line in lines[:last] if not _NOTICE.match(line)]
+    return [*kept, *lines[last:]]
 
 
 def library_before(lines: Sequence[str], at: int) -> str | None:

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, failures, named
-from tpuctl.diagnosis.evidence import NEAREST, confidence, doubt, known_words
+from tpuctl.diagnosis.evidence import NEAREST, confidence, doubt, known_words, without_notices
 from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.diagnosis.search import Hit, Reader, read_log
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -175,10 +175,9 @@ def explain_logs(
     log = _worker_log(readers, separate=len(logs) > 1)
     machine = here() if any(h.failure.on or h.failure.packages for h in best.values()) else None
     hits = sorted(best.values(), key=lambda hit: _rank(hit, log, machine))
-    hits = [hit for hit in hits if not any(_is_part_of(hit, other) for other in hits)]
     if any(hit.failure.kind not in NO_CLAIM for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unsure"]
-    if any(hit.failure.kind not in ("unknown", "warning") for hit in hits):
+    if any(_outranks_exception(hit) for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unknown"]
     matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
     nearest, similar = _similar(hits, readers.values())
@@ -191,7 +190,8 @@ def _similar(
     """Return the most similar failures, unless a hit already names the cause."""
     if any(hit.failure.kind not in ("unsure", "unknown") for hit in hits):
         return (), ()
-    found = known_words().rank(reader.lines for reader in islice(readers, _READ_AGAIN))
+    logs = (without_notices(reader.lines) for reader in islice(readers, _READ_AGAIN))
+    found = known_words().rank(logs)
     matches = [replace(_match(f, None), confidence="low", matched="") for _, f in found]
     if not found or found[0][0] < NEAREST:
         return (), tuple(matches)
@@ -203,12 +203,10 @@ def _similar(
     return (nearest,), tuple(others)
 
 
-def _is_part_of(hit: Hit, warning: Hit) -> bool:
-    """Whether a match is only part of a harmless line."""
-    here, around = hit.found, warning.found
-    is_harmless = warning.failure.kind == "warning" and "…" not in warning.pattern.words
-    is_within = around.start <= here.start and here.end <= around.end
-    return is_harmless and hit is not warning and hit.line == warning.line and is_within
+def _outranks_exception(hit: Hit) -> bool:
+    """Whether a match says more than the name of the last exception."""
+    is_family_in_a_notice = hit.failure.kind == "unsure" and hit.aside
+    return hit.failure.kind not in ("unknown", "warning") and not is_family_in_a_notice
 
 
 def _rank(hit: Hit, log: WorkerLog | None, machine: SourceMachine | None) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Search logs, which come in pieces, for the patterns of the catalogue, worker by worker."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -63,9 +63,11 @@ class Reader:
         plain = None
         raised = (n for n, line in zip(self.numbers, self.lines, strict=True) if is_raised(line))
         self.raised_at = max(raised, default=self.raised_at)
-        for failure, pattern in candidates(words):
+        found_words = list(candidates(words))
+        harmless = [each for each in found_words if each[0].kind == "warning"]
+        for failure, pattern in found_words:
             plain = plain or Plain(self.lines)
-            if found := _find(plain, failure, pattern):
+            if found := _find(plain, failure, pattern, harmless):
                 self._remember(plain, failure, pattern, found)
         keep, size = len(self.lines), 0
         while keep and size < _KEPT:
@@ -99,11 +101,12 @@ class Reader:
 
     def settle(self) -> None:
         """Rank hits outside the last exception after it, unless that only wraps them."""
-        said = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
-        last = {hit.failure.kind for hit in said if hit.last_line >= self.raised_at}
+        claims = [hit for hit in self.best.values() if hit.failure.kind not in NO_CLAIM]
+        last = {hit.failure.kind for hit in claims if hit.last_line >= self.raised_at}
         only_wraps = bool(last) and not last & {"cause", "general"}
-        for hit in said:
-            hit.aside = hit.aside and hit.last_line < self.raised_at and not only_wraps
+        for hit in self.best.values():
+            is_wrapped = only_wraps and hit.failure.kind not in NO_CLAIM
+            hit.aside = hit.aside and hit.last_line < self.raised_at and not is_wrapped
 
 
 def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None) -> None:
@@ -132,16 +135,43 @@ def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None
             reader.search()
 
 
-def _find(plain: Plain, failure: Failure, pattern: Pattern) -> Found | None:
-    """Return the first match whose context fulfils the conditions of the failure."""
+def _find(
+    plain: Plain, failure: Failure, pattern: Pattern, harmless: Sequence[tuple[Failure, Pattern]]
+) -> Found | None:
+    """Return the first match that is no part of a harmless line and fulfils the conditions."""
     for found in islice(pattern.find(plain), _TRIES):
-        low, high = max(0, found.start - _NEAR), found.end + _NEAR
-
-        def near(words: str, low: int = low, high: int = high) -> bool:
-            return next(condition(words).find(plain, low, high), None) is not None
-
-        if failure.only_if and not any(map(near, failure.only_if)):
-            continue
-        if not any(map(near, failure.not_if)):
+        is_free = failure.kind == "warning" or not _is_harmless(plain, failure, found, harmless)
+        if is_free and _holds(plain, failure, found):
             return found
     return None
+
+
+def _is_harmless(
+    plain: Plain, failure: Failure, found: Found, harmless: Iterable[tuple[Failure, Pattern]]
+) -> bool:
+    """Whether a match is only part of harmless words, or names only a family beside them."""
+    low = max(0, found.start - _LONGEST_QUOTE)
+    may_follow = failure.kind in NO_CLAIM
+    return any(
+        (
+            around.end >= found.end
+            or (may_follow and plain.line_at(around.start) == plain.line_at(found.end - 1))
+        )
+        and _holds(plain, warning, around)
+        for warning, pattern in harmless
+        if "…" not in pattern.words
+        for around in pattern.find(plain, low, found.start + len(pattern.literal))
+        if around.start <= found.start
+    )
+
+
+def _holds(plain: Plain, failure: Failure, found: Found) -> bool:
+    """Whether the text around a match fulfils the conditions of the failure."""
+    low, high = max(0, found.start - _NEAR), found.end + _NEAR
+
+    def near(words: str) -> bool:
+        return next(condition(words).find(plain, low, high), None) is not None
+
+    if failure.only_if and not any(map(near, failure.only_if)):
+        return False
+    return not any(map(near, failure.not_if))
