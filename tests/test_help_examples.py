@@ -15,6 +15,7 @@ import pytest
 from tests.pictures import fill
 from tests.test_cli import EXAMPLES
 from tests.test_tutorials import ROOT
+from tests.warm_python import TPUCTL, warm_python
 
 NOT_RUN = {
     "tpuctl doctor --deep": "takes the devices of this machine; tests/test_doctor_trials.py",
@@ -244,7 +245,7 @@ def execute(walk: str, folder: Path) -> list[tuple[str, int, str]]:
     """Each line with its exit code and what it printed."""
     out = folder.with_name("results")
     out.mkdir()
-    script = f'tpuctl() {{ "{sys.executable}" -m tpuctl "$@"; }}\n'
+    script = f'tpuctl() {{ {warm_python(TPUCTL).in_shell("-m", "tpuctl")} "$@"; }}\n'
     for number, line in enumerate(lines(WALKS[walk])):
         script += f'{{ {line}\n}} >"{out}/{number}.out" 2>&1\necho $? >"{out}/{number}.code"\n'
     environment = {
