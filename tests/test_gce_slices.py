@@ -1,5 +1,6 @@
 """Slices on Compute Engine: three parts that are made, resumed, read as one and deleted."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 import tpuctl as library
 from tests.cloud_world import Worlds
 from tests.gce_world import PLAIN, V6E, ZONE, GceWorld, open_gce
+from tests.waiting import at_the_same_time, wait_until
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.create import Created, NotCreated, create
 from tpuctl.cloud.delete import delete, plan_delete
@@ -77,6 +79,8 @@ def collect(here: GceWorld) -> None:
 def points(world: Worlds, monkeypatch: pytest.MonkeyPatch, act: Any) -> Iterator[tuple[Any, ...]]:
     """Kill an action after each of its requests, in a world of its own, until it is not reached."""
     for nth in range(1, 200):
+        # Its own journal, too: every command reads all of it.
+        monkeypatch.setenv("TPUCTL_STATE_DIR", f"{os.environ['HOME']}/{nth}")
         here = open_gce(world, monkeypatch)
         api = here.connect()
         prepared = act(here, None)
@@ -267,7 +271,9 @@ def watched(world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> W
             heard.append(data)
 
         command, on_start = options.pop("command", TWICE), options.pop("on_start", print)
-        done = library.watch("s1", command, sink=hear, **options)
+        meanwhile = options.pop("meanwhile", bool)
+        with at_the_same_time(lambda: meanwhile(here)):
+            done = library.watch("s1", command, sink=hear, **options)
         (node,) = here.api.list_nodes(ALL_ZONES, leftovers=True).items
         return done, node
 
@@ -335,11 +341,18 @@ def test_a_slice_whose_time_to_live_is_over_is_not_created_again(watched: Watche
 
 def test_a_flex_start_that_gets_no_capacity_in_time_is_requested_again(watched: Watched) -> None:
     zones = {**PLAIN["zones"], ZONE: {"pools": {"flex": {"0": 0, "9000": 64}}}}
-    options = {"accelerator_type": "v6e-4", "zone": ZONE, "flex": True, "ttl_s": 3600}
+    options: dict[str, Any] = {"accelerator_type": "v6e-4", "zone": ZONE, "flex": True}
     notes: list[str] = []
-    done, node = watched(
-        None, command=["true"], note=notes.append, scenario={"zones": zones}, **options
-    )
+
+    def let_time_pass(here: GceWorld) -> None:
+        clock: Any = here.clock
+        wait_until(lambda: here.world.requests["compute_instances_insert"] == 1)
+        clock.jump(7200)
+        wait_until(lambda: here.world.requests["compute_instances_insert"] > 1)
+        clock.jump(1800)
+
+    options |= {"ttl_s": 3600, "note": notes.append, "meanwhile": let_time_pass}
+    done, node = watched(None, command=["true"], scenario={"zones": zones}, **options)
     assert (causes(done), node.flex) == (["done"], True)
     assert any("Trying again" in note for note in notes)
 

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LEAN
 from tests.pictures import fill
 from tests.test_cli import EXAMPLES
+from tests.test_profile_trace import SCENES, write
 from tests.test_tutorials import ROOT
+from tests.warm_python import TPUCTL, warm_python
 
 NOT_RUN = {
     "tpuctl doctor --deep": "takes the devices of this machine; tests/test_doctor_trials.py",
@@ -183,12 +186,18 @@ WALKS = {
 # this machine has a problem.
 MAY_EXIT_1 = ("tpuctl lint", "tpuctl profile trace", "tpuctl doctor")
 PIPELINE = """
-import tensorflow as tf
+import time
+
+import grain
+
+
+def double(number):
+    time.sleep(0.001)
+    return number * 2
 
 
 def make_dataset():
-    numbers = tf.data.Dataset.range(256).map(lambda number: tf.cast(number, tf.float32) * 2)
-    return numbers.batch(16)
+    return grain.MapDataset.range(64).map(double).batch(4)
 """
 UPLOAD = """
 from pathlib import Path
@@ -200,7 +209,10 @@ for path in Path("photos").rglob("*.*"):
     bucket.blob(str(path)).upload_from_filename(path)
 """
 TRAIN = "print('The TPU is already in use by process with pid 7')\n"
-TRAIN_TF = PIPELINE + "\nfor batch in make_dataset().repeat(100):\n    tf.reduce_sum(batch)\n"
+TRAIN_ON_IT = (
+    PIPELINE
+    + "\nfor batch in make_dataset().repeat(20).to_iter_dataset():\n    time.sleep(0.005)\n"
+)
 
 
 def lines(walk: str) -> list[str]:
@@ -222,7 +234,7 @@ def prepare(folder: Path, walk: str) -> None:
             "cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
             "source": "import os\nos.environ['COLAB_TPU_ADDR']"}  # fmt: skip
     notebook = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-    script = TRAIN_TF if walk in ("profile", "hosted") else TRAIN
+    script = TRAIN_ON_IT if walk in ("profile", "hosted") else TRAIN
     # A session on Kaggle ends within seconds where an hour takes one.
     scenario = {**SCENARIO, "time_scale": 100} if walk == "hosted" else SCENARIO
     files = {
@@ -235,20 +247,19 @@ def prepare(folder: Path, walk: str) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     if walk == "profile":
-        trace = "import tensorflow as tf\ntf.profiler.experimental.start('logs')\n"
-        trace += "print(tf.reduce_sum(tf.range(9)))\ntf.profiler.experimental.stop()\n"
-        subprocess.run([sys.executable, "-c", trace], cwd=folder, check=True, capture_output=True)
+        (folder / "logs").mkdir()
+        write(folder / "logs", SCENES["input"])
 
 
 def execute(walk: str, folder: Path) -> list[tuple[str, int, str]]:
     """Each line with its exit code and what it printed."""
     out = folder.with_name("results")
     out.mkdir()
-    script = f'tpuctl() {{ "{sys.executable}" -m tpuctl "$@"; }}\n'
+    script = f'tpuctl() {{ {warm_python(TPUCTL).in_shell("-m", "tpuctl")} "$@"; }}\n'
     for number, line in enumerate(lines(WALKS[walk])):
         script += f'{{ {line}\n}} >"{out}/{number}.out" 2>&1\necho $? >"{out}/{number}.code"\n'
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TF_CPP_MIN_LOG_LEVEL": "3",
+        **os.environ, "PYTHONPATH": f"{ROOT}:{LEAN}", "COLUMNS": "80", "TF_CPP_MIN_LOG_LEVEL": "3",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }  # fmt: skip
     reader, terminal = os.openpty()
@@ -272,6 +283,7 @@ def failed(said: str) -> bool:
 @pytest.mark.parametrize("walk", WALKS)
 def test_the_examples_of_the_help_do_what_they_say(walk: str, tmp_path: Path) -> None:
     pytest.importorskip("libcst", reason="libcst is not installed")
+    pytest.importorskip("grain", reason="grain is not installed")
     folder = tmp_path / "here"
     folder.mkdir()
     prepare(folder, walk)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import pages
+from tests.warm_python import TPUCTL, warm_python
 
 ROOT = Path(__file__).parents[1]
 WALKS = {
@@ -83,7 +84,7 @@ def _folded(text: str) -> list[str]:
 
 def run(commands: list[str], folder: Path) -> list[str]:
     """Run commands in one shell, one after the other; what each printed, errors included."""
-    script = f'tpuctl() {{ "{sys.executable}" -m tpuctl "$@"; }}\n'
+    script = f'tpuctl() {{ {warm_python(TPUCTL).in_shell("-m", "tpuctl")} "$@"; }}\n'
     script += f'python3() {{ "{sys.executable}" "$@"; }}\n'
     script += "".join(f"printf '{MARK}'\n{command}\n" for command in commands)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}

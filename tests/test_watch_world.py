@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ pytest.importorskip("asyncssh")
 pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
 from tests import contract
-from tests.waiting import wait_until
+from tests.waiting import at_the_same_time, wait_until
 from tests.watch_world import LATER_S, OPTIONS, OTHER, ZONE, Killed, WatchWorld, preempt, watching
 from tests.workers import Heard, alive
 from tpuctl.api.watch import watch
@@ -365,15 +364,6 @@ def test_another_job_does_not_take_the_place_of_one_that_was_interrupted(tmp_pat
             world.watch()
         with pytest.raises(AlreadyExistsError, match=r"sh train\.sh"):
             world.watch("sh", "other.sh")
-
-
-@contextmanager
-def at_the_same_time(work: Callable[[], None]) -> Iterator[None]:
-    """Do something while a watch goes on; what goes wrong in it is not lost."""
-    with ThreadPoolExecutor(1) as pool:
-        doing = pool.submit(work)
-        yield
-        doing.result()
 
 
 # ---- The command line ----------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Waiting for what happens in another process or on another machine."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -12,3 +14,12 @@ def wait_until(condition: Callable[[], object]) -> None:
             return
         tick.wait(0.05)
     raise AssertionError("it did not happen")
+
+
+@contextmanager
+def at_the_same_time(work: Callable[[], None]) -> Iterator[None]:
+    """Do something while a watch goes on; what goes wrong in it is not lost."""
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(work)
+        yield
+        doing.result()
