@@ -204,7 +204,7 @@ PROGRAMS = {
         if __name__ == "__main__":
             train(1)
             for method in ("fork", "spawn", "forkserver"):
-                with multiprocessing.get_context(method).Pool(2) as pool:
+                with multiprocessing.get_context(method).Pool(1) as pool:
                     print(method, pool.map(square, range(5)))
     """,
     "starts threads": """

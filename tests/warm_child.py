@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from tests.warm_python import warm_python
+from tests.training_runs import warm
 from tpuctl.start_python import child_environment, python_command
 from tpuctl.usercode.child import QUIET, Child
 
@@ -17,7 +17,7 @@ ANSWERS = 100
 @contextmanager
 def start_warm_child(module: str) -> Iterator[Child]:
     """Run a module as `start_child` does; its imports take no time."""
-    python = warm_python(("tensorflow",), tuple(QUIET.items()))
+    python = warm("images", "tensorflow")
     receive, answers = os.pipe()
     requests, ask = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:
