@@ -285,8 +285,9 @@ def open_devices(args: argparse.Namespace) -> list[str]:
         if len(devices) > 1:
             keras.distribution.set_distribution(keras.distribution.DataParallel())
         return [str(device) for device in devices]
-    parts = [tf.config.LogicalDeviceConfiguration()] * (args.cpu_devices or 1)
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    if args.cpu_devices:
+        parts = [tf.config.LogicalDeviceConfiguration()] * args.cpu_devices
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     if name.startswith("tpu"):
         # "local" means the chips of this machine; otherwise TPU_NAME and its relatives count.
         connect = tf.distribute.cluster_resolver.TPUClusterResolver.connect
@@ -342,16 +343,15 @@ class Steps(keras.callbacks.Callback):
         """Stop the clock; the last execution of an epoch may hold fewer steps than the others."""
         float(logs["loss"])  # waits for the device
         done = min(batch + 1, self.params["steps"]) - self.batch
-        self.step += done
-        self.executions += 1
+        self.step, self.executions = self.step + done, self.executions + 1
         if self.args.trace and self.executions == 3 + self.args.trace:
             profiler()[1]()
         self.seconds += [(time.perf_counter() - self.started) / done] * done
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            again = "run it again, without --overwrite, to continue"
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}: {again}\n")
+            print(f"stopped after step {self.step}: run it again, without --overwrite, to continue")
+            raise SystemExit(128 + self.signals[0])
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""

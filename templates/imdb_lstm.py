@@ -14,9 +14,9 @@ import os
 import re
 import signal
 import time
-import zlib
 from collections import Counter
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
@@ -113,8 +113,9 @@ def open_devices(args: argparse.Namespace) -> list[str]:
         return [str(device) for device in devices]
     import tensorflow as tf
 
-    parts = [tf.config.LogicalDeviceConfiguration()] * (args.cpu_devices or 1)
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    if args.cpu_devices:
+        parts = [tf.config.LogicalDeviceConfiguration()] * args.cpu_devices
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     if name.startswith("tpu"):
         # "local" means the chips of this machine; otherwise TPU_NAME and its relatives count.
         connect = tf.distribute.cluster_resolver.TPUClusterResolver.connect
@@ -164,8 +165,8 @@ class Steps(keras.callbacks.Callback):
         if self.signals or self.step % self.args.save_every < done:
             self.save()
         if self.signals:
-            again = "run it again, without --overwrite, to continue"
-            parser.exit(128 + self.signals[0], f"stopped after step {self.step}: {again}\n")
+            print(f"stopped after step {self.step}: run it again, without --overwrite, to continue")
+            raise SystemExit(128 + self.signals[0])
 
     def save(self) -> None:
         """Replace the checkpoint in one go: a kill leaves the old one or the new one."""
@@ -202,15 +203,14 @@ def main() -> None:
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
     # Other devices or more steps continue a run; another of these is another run.
-    settings = f"batch {batch}, rate {args.learning_rate}, seed {args.seed}"
-    settings += f", data {zlib.crc32(y, zlib.crc32(x))}, {model.count_params()} weights"
-    settings += f", from {args.restore}" * bool(args.restore)
+    about = f"data {crc32(y, crc32(x))}, batch {batch}, rate {args.learning_rate}, seed {args.seed}"
+    about += f", {model.count_params()} weights" + f", from {args.restore}" * bool(args.restore)
     for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
         (out / old).unlink(missing_ok=True)
-    steps = Steps(args, model, settings)
+    steps = Steps(args, model, about)
     first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")
-    print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
+    print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {about}")
     tested = len(x_test) // len(devices) * len(devices)
     print(f"tested on {tested} of {len(x_test)} examples: as many on each device")
     options = {"callbacks": [steps, keras.callbacks.CSVLogger(out / "log.csv", append=True)]}

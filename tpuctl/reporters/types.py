@@ -93,7 +93,7 @@ def _beside_gpus(table: TypeTable) -> RenderableType:
         grid.add_row(f"GPU {gpu.name}", *(f"{fact:g}" for fact in facts), *prices)
     notes = (
         f"A TPU chip in its cheapest zone (prices as of {table.prices_as_of}) includes its host; a "
-        f"GPU (as of {table.gpus_as_of}) does not, and its price is that of one zone in the USA.",
+        f"GPU (read on {table.gpus_as_of}) does not, and its price is that of one zone in the USA.",
         "Peaks are without sparsity, in bfloat16; those of P100, V100 and T4 are in float16.",
     )
     return layout.stack(grid, "", *map(layout.text, notes))
