@@ -593,6 +593,7 @@ def type_ctrl_c(command: list[str], folder: Path) -> tuple[int, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_ctrl_c_reaches_a_program_once_and_it_takes_its_time(tmp_path: Path, mode: str) -> None:
+    pytest.importorskip("grain")
     loader = LOADERS["grain"].replace("work(index)", "index")
     (tmp_path / "train.py").write_text(SAVES.format(loader=loader))
     alone = type_ctrl_c([sys.executable, "train.py"], tmp_path)

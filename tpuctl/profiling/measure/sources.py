@@ -14,6 +14,9 @@ from tpuctl.profiling.request import SUPPORTED, Request, Target
 from tpuctl.profiling.whatif import Change
 from tpuctl.usercode.function import Function, load_function, parameters, user_code_errors
 
+# The frameworks whose pipelines can be built with a change.
+CHANGED = {"tensorflow", "torch"}
+
 
 @contextlib.contextmanager
 def building_with(change: Change | None) -> Iterator[None]:
@@ -71,7 +74,11 @@ def open_source(
         with user_code_errors(f"Calling {name} failed", name), building_with(request.change):
             return function(**arguments)
 
+    loaded = CHANGED & set(sys.modules)
     made = make()
+    if request.change and CHANGED & set(sys.modules) != loaded:
+        # The function itself imported the framework, too late for the change.
+        made = make()
     kind = kind_of(made)
     if kind is None:
         what = f"{type(made).__module__}.{type(made).__qualname__}"

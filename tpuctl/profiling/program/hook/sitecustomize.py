@@ -40,11 +40,15 @@ def _import_next():
 def _is_main_interpreter():
     # type: () -> bool
     for name in ("_interpreters", "_xxsubinterpreters"):
+        was_loaded = name in sys.modules
         try:
             module = __import__(name)
         except ImportError:
             continue
         current, main = module.get_current(), module.get_main()
+        if not was_loaded:
+            # faulthandler lists what is loaded.
+            del sys.modules[name]
         return bool(current == main)
     return True
 
