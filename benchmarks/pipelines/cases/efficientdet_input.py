@@ -17,13 +17,21 @@ STAGES = {
 }
 
 SIZE, BATCH, MOST = 512, 8, 100
-CENTERS = [np.stack(np.meshgrid(c, c), -1).reshape(-1, 2) for c in
-           (np.arange(step / 2, SIZE, step) for step in (8, 16, 32, 64, 128))]  # fmt: skip
-SIDES = [4 * step * 2 ** (k / 3) * np.array(a) / 2 for step in (8, 16, 32, 64, 128)
-         for k in range(3) for a in ((1, 1), (1.4, 0.7), (0.7, 1.4))]  # fmt: skip
-BOXES = [np.concatenate([c - s, c + s], 1) for i, c in enumerate(CENTERS) for s in
-         SIDES[9 * i : 9 * i + 9]]  # fmt: skip
-ANCHORS = np.concatenate(BOXES).astype("float32")
+
+
+def make_anchors() -> Any:
+    found = []
+    for step in (8, 16, 32, 64, 128):
+        at = np.arange(step / 2, SIZE, step)
+        center = np.stack(np.meshgrid(at, at), -1).reshape(-1, 2)
+        for scale in (1, 1.26, 1.59):
+            for aspect in ((1, 1), (1.4, 0.7), (0.7, 1.4)):
+                half = 2 * step * scale * np.array(aspect)
+                found.append(np.concatenate([center - half, center + half], 1))
+    return np.concatenate(found).astype("float32")
+
+
+ANCHORS = make_anchors()
 PHOTO, IMAGE = tf.constant(photograph()), tf.constant(photograph(0, SIZE, SIZE), tf.float32)
 FEW = tf.constant(np.tile([[0.1, 0.1, 0.6, 0.5]], (8, 1)), tf.float32)
 

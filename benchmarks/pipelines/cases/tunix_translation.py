@@ -16,7 +16,6 @@ STAGES = {
     "read_record": r"read_record|__getitem__|ArrayRecord",
     "Tokenize": r"Tokenize|tokenize",
     "BuildTrainInput": r"BuildTrainInput|pad_up_to",
-    "FilterOverlength": r"FilterOverlength",
 }
 
 LONGEST = 128
@@ -78,7 +77,7 @@ class BuildTrainInput(grain.MapTransform):
 
 class FilterOverlength(grain.FilterTransform):
     def filter(self, element: Any) -> bool:
-        return is_left_out("FilterOverlength") or len(element["input_tokens"]) <= LONGEST
+        return len(element["input_tokens"]) <= LONGEST
 
 
 def make() -> Any:
