@@ -433,7 +433,7 @@ def test_a_finite_set_of_compressed_records_is_counted_and_named(tmp_path: Path)
 def test_the_examples_of_an_epoch_are_not_its_batches() -> None:
     import tensorflow as tf
 
-    from tpuctl.profiling.frameworks._tf_graph import examples_in
+    from tpuctl.profiling.frameworks._tf_graph import examples_in, gives_batches
 
     numbers = tf.data.Dataset.range(100)
     assert examples_in(numbers) == examples_in(numbers.batch(8).prefetch(1)) == 100
@@ -441,3 +441,9 @@ def test_the_examples_of_an_epoch_are_not_its_batches() -> None:
     assert examples_in(numbers.repeat(2).batch(10)) == 200
     assert examples_in(numbers.batch(8).repeat()) is None
     assert examples_in(numbers.filter(lambda x: x > 3).batch(8)) is None
+    batches = numbers.batch(8)
+    both = tf.data.Dataset.zip((batches, batches)).map(lambda one, two: one + two)
+    assert gives_batches(both)
+    assert gives_batches(tf.data.Dataset.sample_from_datasets([batches, batches]))
+    assert not gives_batches(tf.data.Dataset.zip((numbers, numbers)))
+    assert examples_in(both) is None

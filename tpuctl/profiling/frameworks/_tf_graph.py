@@ -81,12 +81,15 @@ def loader_settings(dataset: Any) -> dict[str, str]:
 
 def gives_batches(dataset: Any) -> bool:
     """Whether the elements of a data set are batches, according to its transformations."""
-    for each in trunk_of(dataset):
+    trunk = trunk_of(dataset)
+    for each in trunk:
         if "Unbatch" in _op(each):
             return False
         if "Batch" in _op(each) or _op(each) in ("GroupByWindow",):
             return True
-    return False
+    # Of several data sets that are put together, one may only say which comes next.
+    inputs = _inputs(trunk[-1])
+    return len(inputs) > 1 and any(map(gives_batches, inputs))
 
 
 def examples_in(dataset: Any) -> int | None:
