@@ -69,7 +69,7 @@ test-torch: $(READY)  ## What needs PyTorch, in its own environment (gigabytes).
 		'torch>=2.5' 'scikit-image>=0.24' 'scikit-learn>=1.5' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'jsonschema>=4.20'
 	$(VENV)-torch/bin/python -m pytest -m 'not tf' tests/test_data_torch.py tests/test_watched_programs.py tests/test_profile_program.py tests/test_profile_sources.py
 
-# gcloud waits whole seconds between its looks, and starts slowly.
+# gcloud starts slowly, and polls only every few seconds.
 SLOW_CLIENTS := -o timeout=1500 -p no:unraisableexception
 
 test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in three environments (4 GB).

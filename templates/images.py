@@ -98,9 +98,8 @@ class Shards:
         batch_size = min(most, held_out) // replicas * replicas
         if not batch_size:
             return None
-        print(
-            f"tested on {held_out // batch_size * batch_size} of {held_out} held out: full batches"
-        )
+        tested = held_out // batch_size * batch_size
+        print(f"tested on {tested} of {held_out} held out: full batches")
         # Without it Keras 3.15 on TensorFlow counts a batch too many, and half of the accuracy.
         exactly = tf.data.experimental.assert_cardinality(held_out // batch_size)
         return self.epoch(0, batch_size, seed=0, held_out=True).apply(exactly)
@@ -204,7 +203,8 @@ def open_data(args: argparse.Namespace) -> Shards | Fake:
     except (tf.errors.OpError, KeyError, TypeError, ValueError) as error:
         parser.error(f"--data: {place}: {error}. tpuctl data presize makes it; or use --data fake")
     if encode not in ("jpeg", "elements") or form != "tfrecord":
-        parser.error(f"--data holds {encode} in {form}: presize --encode jpeg --format tfrecord")
+        how = "tpuctl data presize --encode jpeg --format tfrecord"
+        parser.error(f"--data: {args.data} holds {encode} in {form}, not JPEG in tfrecord: {how}")
     return (Kept if encode == "elements" else Shards)(args, manifest)
 
 

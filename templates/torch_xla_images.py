@@ -298,7 +298,7 @@ def work(index: int, args: argparse.Namespace) -> None:
     names = list(manifest["classes"])
     if batch_size % replicas:
         near = max(1, round(batch_size / replicas)) * replicas
-        raise SystemExit(f"{replicas} devices cannot share it: --batch-size {near} would do")
+        raise SystemExit(f"--batch-size {batch_size} on {replicas} devices: {near} would divide")
     # A tenth, chosen by the seed, is kept for the test.
     order = np.random.default_rng(args.seed).permutation(len(records))
     test, rows = np.split(order, [len(order) // 10])

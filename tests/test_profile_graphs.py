@@ -66,7 +66,7 @@ def by_closure():
     return count
 
 with tpuctl.profile() as p:
-    # A second trace of the same function must not make variables anew.
+    # A second trace of the same function must not create its variables again.
     print(json.dumps([int(by_closure()) == many, float(by_argument(make().take(3), 1)) > 0]))
 with tpuctl.profile() as p:
     by_argument(make(), tf.zeros(2))

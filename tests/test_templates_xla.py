@@ -135,7 +135,7 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path) -> Non
     assert "--batch-size 500 is more" in refused(NAME, "", tmp_path, "--batch-size", 500)
     assert "Train first" in refused(NAME, "", tmp_path, "--predict")
     uneven = refused(NAME, "", tmp_path, "--batch-size", 9, "--cpu-devices", 2)
-    assert "2 devices cannot share it: --batch-size 8 would do" in uneven
+    assert "--batch-size 9 on 2 devices: 8 would divide" in uneven
 
 
 def test_launch_picks_pytorch_and_both_devices_work(tmp_path: Path, tpuctl) -> None:

@@ -288,9 +288,9 @@ def _small_pool(case: Case) -> Finding | None:
     if not 0 < pool < case.limits.busy * usable or case.own + case.others >= case.limits.busy:
         return None
     capped = [stage for stage in case.parts.stages if (stage.parallelism or 1) > pool]
-    flying = sum(stage.calls_in_flight for stage in capped)
+    calls = sum(stage.calls_in_flight for stage in capped)
     # More calls at a time than the pool has threads run in others, such as those of Keras.
-    if not case.limits.pool_full <= flying / pool <= case.limits.fits:
+    if not case.limits.pool_full <= calls / pool <= case.limits.fits:
         return None
     worst = max(capped, key=lambda stage: stage.active_ms_per_example)
     line = (

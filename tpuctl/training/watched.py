@@ -57,9 +57,10 @@ def watch_training(
 
 def _explain(error: str) -> Match | None:
     """Return the first failure whose message is in the error; a guess would mislead."""
-    unsure = {code for code, failure in failures().items() if failure.kind in ("unsure", "unknown")}
-    found = (match for match in explain(error).matches if match.matched)
-    return next((match for match in found if match.code not in unsure), None)
+    for match in explain(error).matches:
+        if match.matched and failures()[match.code].kind not in ("unsure", "unknown"):
+            return match
+    return None
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:

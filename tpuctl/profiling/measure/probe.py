@@ -16,7 +16,7 @@ from tpuctl.profiling.frameworks.timers import signals_blocked
 # otherwise idle VM, hence ten probes a second and not fifty.
 PROBE_SLEEP_S = 0.002
 PROBE_EVERY_S = 0.100
-# After a probe that another thread's samples spoiled: sooner, and in no step with them.
+# After a probe that another thread's samples spoiled: sooner, and out of step with them.
 AGAIN_S = 0.023
 # Each sample reads the runtime's model and the CPU time of all workers, so not more often.
 SAMPLE_EVERY_S = 0.5
