@@ -17,29 +17,52 @@ pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed")
 from tests import pages
 from tests.browser import chromium
 from tests.sharing import made_once
+from tests.site_sample import EVERY
 from tests.waiting import wait_until
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.linting.models import rules
 from tpuctl.settings import KEYS
-from website import commands, settings
+from website import codes, commands, settings
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS = json.loads((Path(__file__).parent / "questions.json").read_text(encoding="utf-8"))
 pytestmark = pytest.mark.slow
 
 
+# `make docs`, but for the pages of most failures.
+SAMPLE = f"""
+INHERIT: {ROOT}/mkdocs.yml
+docs_dir: {ROOT}/docs
+hooks: [{ROOT}/website/hooks.py, {ROOT}/tests/site_sample.py]
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `make docs` builds it; a warning fails the build."""
+    """The site with a sample of the failures."""
 
-    def build(folder: Path) -> None:
-        built = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder / "site"],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert built.returncode == 0, built.stderr
+    def make(folder: Path) -> None:
+        (folder / "mkdocs.yml").write_text(SAMPLE, encoding="utf-8")
+        build(folder / "mkdocs.yml", folder / "site")
 
-    return made_once(tmp_path_factory, "site", build) / "site"
+    return made_once(tmp_path_factory, "site", make) / "site"
+
+
+def build(config: Path, site: Path) -> None:
+    """Build a site; a warning fails the build."""
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "-f",
+        str(config),
+        "-d",
+        str(site),
+    ]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
 
 
 class Links(HTMLParser):
@@ -130,14 +153,29 @@ def test_every_command_code_rule_and_variable_has_its_page(site: Path) -> None:
         assert f"tpuctl {words}" in text
         assert all(" ".join(line.split()) in text for line in commands.examples(command)), words
         assert (site / "reference" / "json" / page.name).is_file()
-    for code in failures():
-        assert (site / "failures" / f"{code}.html").is_file()
+    linked = {page.stem for page in read(site / "failures" / "index.html")[1]}
+    assert set(failures()) <= linked
+    assert {f"failures/{code}.md" for code in failures()} <= set(codes.pages())
+    assert len(list((site / "failures").iterdir())) > len(failures()) / EVERY
     for code in rules():
         text = read(site / "rules" / f"{code}.html")[0]
         assert not re.search(r"\{(runtime|keras|jax|tensorflow|torch)\}", text), code
+    reachable(site)
+
+
+def reachable(site: Path) -> None:
+    """Every page can be reached from the front page."""
     far = clicks(site)
     unreachable = {page for page in site.rglob("*.html") if page.resolve() not in far}
     assert {page.name for page in unreachable} == {"404.html"}
+
+
+@pytest.mark.soak
+def test_the_site_is_built_with_every_failure(tmp_path: Path) -> None:
+    build(ROOT / "mkdocs.yml", tmp_path / "site")
+    for code in failures():
+        assert (tmp_path / "site" / "failures" / f"{code}.html").is_file()
+    reachable(tmp_path / "site")
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
