@@ -31,6 +31,14 @@ ZONE = "us-central1-a"
 CHIPS = {"types": ["v5litepod-8"], "capacity_chips": 32, "quota_chips": 64}
 FAST = {"zones": {ZONE: CHIPS}, "time_scale": 500, "provision_s": 20, "delete_s": 20}
 PIPELINE = "import numpy as np\n\ndef make():\n    return [np.full(3, i) for i in range(20)]\n"
+STEP = """
+import jax
+import jax.numpy as jnp
+
+def make(batch):
+    shape = jax.ShapeDtypeStruct
+    return lambda w, x: x @ w, (shape((8, 8), jnp.float32), shape((batch, 8), jnp.float32))
+"""
 TRAINING = """
 import time
 import tensorflow as tf
@@ -373,9 +381,10 @@ def _(at: Bench) -> Any:
 
 @twin("fit", *needs("libtpu"), pytest.mark.aot, pytest.mark.slow, by_kind=True)
 def _(at: Bench) -> Any:
+    target = f"{at.file('step.py', STEP)}:make"
     return (
-        ["mnist-cnn", "--accelerator-type", "v5e-4", "--batch", "64"],
-        lambda: library.fit("mnist-cnn", "v5e-4", batch_size=64),
+        [target, "--accelerator-type", "v2-8", "--batch", "64"],
+        lambda: library.fit(target, "v2-8", batch_size=64),
     )
 
 
