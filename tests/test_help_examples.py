@@ -160,8 +160,8 @@ WALKS = {
         tpuctl emulator stop
     """,
     "profile": """
-        tpuctl profile run photos --device-step-ms 60
-        tpuctl profile run pipeline.py:make_dataset --out before.tpuprof
+        tpuctl profile run photos --device-step-ms 60 --seconds 3
+        tpuctl profile run pipeline.py:make_dataset --seconds 3 --out before.tpuprof
         tpuctl profile run --steps 100 -- python train.py
         tpuctl profile watch --seconds 60 -- python train.py
         tpuctl profile show before.tpuprof

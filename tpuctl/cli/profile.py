@@ -18,7 +18,7 @@ profile = typer.Typer(
     no_args_is_help=True,
     help="Find out why the device waits for input, and how to fix it.",
     epilog=examples(
-        "tpuctl profile run photos --device-step-ms 60",
+        "tpuctl profile run photos --device-step-ms 60 --seconds 3",
         "tpuctl profile run --out after.tpuprof -- python train.py",
         "tpuctl profile diff before.tpuprof after.tpuprof",
     ),
@@ -96,8 +96,8 @@ def run(
     """Measure an input pipeline, or a training while it runs.
 
     Examples:
-        tpuctl profile run photos --device-step-ms 60
-        tpuctl profile run pipeline.py:make_dataset --out before.tpuprof
+        tpuctl profile run photos --device-step-ms 60 --seconds 3
+        tpuctl profile run pipeline.py:make_dataset --seconds 3 --out before.tpuprof
         tpuctl profile run --steps 100 -- python train.py
         tpuctl profile run --on kaggle -- python train.py
     """
