@@ -160,6 +160,7 @@ ON_GCE = {
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # its page runs above, and test_gce.py waits for and cleans up preempted VMs
 def test_the_same_commands_run_on_compute_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
