@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -282,8 +283,8 @@ def failed(said: str) -> bool:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("walk", WALKS)
 def test_the_examples_of_the_help_do_what_they_say(walk: str, tmp_path: Path) -> None:
-    pytest.importorskip("libcst", reason="libcst is not installed")
-    pytest.importorskip("grain", reason="grain is not installed")
+    if lacking := [each for each in ("libcst", "grain") if find_spec(each) is None]:
+        pytest.skip(f"{lacking} not installed")
     folder = tmp_path / "here"
     folder.mkdir()
     prepare(folder, walk)
