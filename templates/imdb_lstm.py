@@ -231,7 +231,7 @@ def main() -> None:
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     if args.restore:
         try:
-            model.load_weights(args.restore)
+            model.set_weights(keras.models.load_model(args.restore, compile=False).get_weights())
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
     if args.find_lr:
