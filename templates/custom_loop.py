@@ -349,6 +349,8 @@ def main() -> None:
     if checkpoint.exists():
         first_step = restore(checkpoint, settings, variables)
         print(f"resuming after step {first_step}", flush=True)
+    elif (out / "model.npz").exists() and not args.overwrite:
+        raise SystemExit(f"{out} has a model and no checkpoint: --overwrite?")
     if first_step >= total_steps:
         print(f"{first_step} steps are done already: ask for more, or --overwrite")
         return

@@ -389,7 +389,7 @@ def main() -> None:
     model = make_model(data.shape, len(data.names), rate, mirror=data.has_labels)
     if args.restore:
         try:
-            model.load_weights(args.restore)
+            model.set_weights(keras.models.load_model(args.restore, compile=False).get_weights())
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
     if args.find_lr:

@@ -9,6 +9,7 @@ command resumes, with the same weights. KERAS_BACKEND=tensorflow or jax. 100 % a
 """
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -38,6 +39,8 @@ parser.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam; 
 parser.add_argument("--vocabulary", type=int, default=15000, help="number of words known")
 parser.add_argument("--length", type=int, default=250, help="words kept of each review")
 parser.add_argument("--examples", type=int, default=2000, help="only for --data fake")
+parser.add_argument("--anneal", default="none", choices=["none", "cosine"], help="one cycle or not")
+parser.add_argument("--find-lr", action="store_true", help="only look for a learning rate")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default="training/imdb-lstm", help="checkpoint, model, result.json")
 parser.add_argument("--overwrite", action="store_true", help="start over where OUT has a run")
@@ -132,6 +135,35 @@ def open_devices(args: argparse.Namespace) -> list[str]:
     return devices
 
 
+def find_rate(args: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np.ndarray) -> None:
+    """Raise the rate until the loss explodes; say where it fell fastest; write lr.json, lr.png."""
+    order, losses, smooth = np.random.default_rng(args.seed).permutation(len(x)), [], []
+    for step in range(args.steps or 120):
+        rows = order.take(args.batch_size * step + np.arange(args.batch_size), mode="wrap")
+        model.optimizer.learning_rate = 1e-6 * 1.15**step
+        model.reset_metrics()  # otherwise the loss is the mean of all steps
+        loss = model.train_on_batch(x[rows], y[rows])[0]
+        losses.append(float(np.nan_to_num(loss, nan=1e9, posinf=1e9)))
+        smooth.append(0.9 * (smooth or losses)[-1] + 0.1 * losses[-1])
+        if not losses[-1] < 4 * min(losses):
+            break
+    rates = 1e-6 * 1.15 ** np.arange(len(losses))
+    best = float(rates[np.argmin(np.diff(smooth[: np.argmin(smooth) + 2], append=np.inf))])
+    found = {"rates": rates.tolist(), "losses": losses, "suggested": best}
+    Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
+    how = "falls fastest" if np.argmin(smooth) else "is the lowest tried: the loss never fell"
+    print(f"learning rate: {best:.3g} {how}, at a batch of {args.batch_size}")
+    with contextlib.suppress(ModuleNotFoundError):
+        import matplotlib.pyplot as plt
+
+        plt.semilogx(rates, smooth, label="loss, smoothed")
+        plt.axvline(best, linestyle="--", label=f"suggested: {best:.3g}")
+        # Where the loss explodes, the rest would be a flat line at the bottom.
+        plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
+        plt.legend()
+        plt.savefig(Path(args.out, "lr.png"))
+
+
 class Steps(keras.callbacks.Callback):
     """Times steps, saves checkpoints (BackupAndRestore forgets dropout's state), heeds signals."""
 
@@ -200,16 +232,22 @@ def main() -> None:
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     if args.restore:
         try:
-            model.load_weights(args.restore)
+            model.set_weights(keras.models.load_model(args.restore, compile=False).get_weights())
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
+    if args.find_lr:
+        return find_rate(args, model, x, y)
+    total_steps, epochs = args.steps or args.epochs * steps_per_epoch, []
     # Other devices or more steps continue a run; another of these is another run.
     about = f"data {crc32(y, crc32(x))}, batch {batch}, rate {args.learning_rate}, seed {args.seed}"
     about += f", {model.count_params()} weights" + f", from {args.restore}" * bool(args.restore)
+    if args.anneal == "cosine":  # arXiv 1803.09820
+        about, up = f"{about}, one cycle of {total_steps} steps", 0.3 * total_steps
+        cycle = (args.learning_rate / 25, total_steps - up, 1e-4, "cycle", args.learning_rate, up)
+        model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(*cycle)
     for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
         (out / old).unlink(missing_ok=True)
-    steps = Steps(args, model, about)
-    first_step, total_steps, epochs = steps.step, args.steps or args.epochs * steps_per_epoch, []
+    first_step = (steps := Steps(args, model, about)).step
     print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")
     print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {about}")
     tested = len(x_test) // len(devices) * len(devices)

@@ -308,10 +308,8 @@ def work(index: int, args: argparse.Namespace) -> None:
     dtype = torch.bfloat16 if narrow else torch.float32
     each, steps_per_epoch = batch_size // world, len(rows) // batch_size
     args.steps = args.steps or (100 if args.find_lr else args.epochs * steps_per_epoch)
-
     say(f"{replicas} x {xr.device_type()}, {batch_size // replicas} images of each batch; {dtype}")
     say(f"{args.steps} steps, {steps_per_epoch} per epoch; {len(rows)} images, {len(test)} to test")
-
     # Every process makes the same weights: nothing needs to be sent at the start.
     model = make_model(len(names), args.seed).to(torch_xla.device())
     known = out / "model.pt" if args.predict else args.restore
@@ -333,7 +331,8 @@ def work(index: int, args: argparse.Namespace) -> None:
     settings += f", seed {args.seed}, data {zlib.crc32(json.dumps(manifest['shards']).encode())}"
     settings += f", from {args.restore}" if args.restore else ""
     checkpoint, first_step, start, end = out / "checkpoint.pt", 0, 0, args.steps
-    if checkpoint.exists() and not args.overwrite and not args.find_lr:
+    anew = args.overwrite or args.find_lr
+    if checkpoint.exists() and not anew:
         saved = torch.load(checkpoint, weights_only=True)
         first_step, (start, end) = saved["step"], saved["cycle"]
         # After one whole cycle, more steps are another one; in its middle it cannot be stretched.
@@ -347,6 +346,8 @@ def work(index: int, args: argparse.Namespace) -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         say(f"resuming after step {first_step}")
+    elif (out / "model.pt").exists() and not anew:
+        raise SystemExit(f"{out} has a model and no checkpoint: --overwrite?")
     if first_step >= args.steps:
         return say(f"{first_step} steps are done already: ask for more, or --overwrite")
     torch_xla.sync()
@@ -405,7 +406,6 @@ def work(index: int, args: argparse.Namespace) -> None:
             raise SystemExit(128 + stopped[0])
     if args.find_lr:
         return suggest_rate(args, rates, losses) if rank == 0 else None
-
     if mesh:
         shards = xs.wrap_if_sharded(counter).local_shards
         counts = [(shard.shard_device, *shard.data.flatten().tolist()) for shard in shards]

@@ -10,11 +10,13 @@ import pytest
 
 from tests.machines import diagnosed, environment
 from tpuctl.errors import UsageError
-from tpuctl.training.catalog import Source, find_template, list_templates, read_source
+from tpuctl.training.catalog import find_template, list_templates
 from tpuctl.training.devices import Executed
-from tpuctl.training.plan import LaunchPlan, plan_training
+from tpuctl.training.plan import LaunchPlan, find_script, plan_training
 from tpuctl.training.run import Training
+from tpuctl.training.source import Source, read_source
 
+KERAS = ("tensorflow", "jax")
 PLAIN = "import argparse, keras\nargparse.ArgumentParser().add_argument('--epochs', type=int)\n"
 HERE = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2", "keras": "3.15.1"}}
 
@@ -52,6 +54,75 @@ def test_a_script_says_what_it_runs_on_and_whether_it_spreads_itself(
     assert read_source(ast.parse(code)) == Source(
         frameworks, is_plain_keras, needs_xla="torch_xla" in code
     )
+
+
+MODEL = "import keras\ndef build():\n    return keras.Sequential()\n"
+TF_KERAS = "import tensorflow as tf\ndef build():\n    return tf.keras.Sequential()\n"
+ON_JAX = "import os\nos.environ['KERAS_BACKEND'] = 'jax'\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "files", "frameworks", "is_plain_keras"),
+    [
+        ("from model import build", {"model.py": MODEL}, KERAS, True),
+        ("import lib.model", {"lib/__init__.py": "", "lib/model.py": MODEL}, KERAS, True),
+        # A folder without __init__.py is a package, too.
+        ("from lib import model", {"lib/model.py": MODEL}, KERAS, True),
+        (
+            "from lib import build",
+            {
+                "lib/__init__.py": "from .deep import build",
+                "lib/deep/__init__.py": "from ..model import build",
+                "lib/model.py": MODEL,
+            },
+            KERAS, True,
+        ),
+        ("from .model import build", {"model.py": MODEL}, KERAS, True),
+        ("import model", {"model.py": TF_KERAS}, ("tensorflow",), True),
+        ("import model", {"model.py": ON_JAX + MODEL}, ("jax",), True),
+        ("import jax, model", {"model.py": MODEL}, ("jax", "tensorflow"), True),
+        # Strategy code anywhere means that the script spreads itself.
+        ("import keras, spread", {"spread.py": "import tensorflow.distribute"}, KERAS, False),
+        # A function that imports it may never be called: only if nothing else is known.
+        ("import torch, tools", {"tools.py": "def f():\n    import keras"}, ("torch",), False),
+        ("import tools", {"tools.py": "def f():\n    import keras"}, KERAS, True),
+        ("import json, tools", {"tools.py": "import csv, script"}, (), False),
+        ("import broken, gone.away", {"broken.py": "def"}, (), False),
+        # Only what is imported counts.
+        ("import json", {"model.py": MODEL}, (), False),
+        ("FRAMEWORKS = ('jax',)\nimport model", {"model.py": MODEL}, ("jax",), True),
+    ],
+)  # fmt: skip
+def test_the_users_modules_that_a_script_imports_count_as_the_script(
+    tmp_path: Path,
+    script: str,
+    files: dict[str, str],
+    frameworks: tuple[str, ...],
+    is_plain_keras: bool,
+) -> None:
+    for name, code in {"script.py": script, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(code)
+    found = find_script(str(tmp_path / "script.py"))
+    assert (found.frameworks, found.is_plain_keras) == (frameworks, is_plain_keras)
+
+
+def test_modules_on_pythons_path_count_and_installed_libraries_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for `PYTHONPATH=. tpuctl launch project/train.py`, and `python -m project.train`."""
+    project, libraries = tmp_path / "project", tmp_path / "site-packages"
+    for folder, name in ((project, "model"), (libraries, "library")):
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(MODEL)
+    script = project / "train.py"
+    script.write_text("from project.model import build")
+    assert not find_script(str(script)).is_plain_keras
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_script(str(script)).is_plain_keras
+    script.write_text("import library")
+    monkeypatch.syspath_prepend(libraries)
+    assert find_script(str(script)).frameworks == ()
 
 
 def test_every_template_takes_its_strategy_by_a_flag() -> None:

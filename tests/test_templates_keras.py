@@ -76,12 +76,17 @@ def test_the_images_template_learns_from_shards(tmp_path: Path, shards: Path) ->
     [
         pytest.param("images", "tensorflow", marks=pytest.mark.soak),
         ("jax-images", "jax"),
+        # imdb-lstm shares all of this with mnist-cnn, word for word: test_templates.py.
+        ("mnist-cnn", "tensorflow"),
+        pytest.param("mnist-cnn", "jax", marks=pytest.mark.soak),
+        pytest.param("imdb-lstm", "jax", marks=pytest.mark.soak),
     ],
 )
 def test_the_finder_suggests_a_rate_and_leaves_the_run_alone(
     tmp_path: Path, template: str, backend: str
 ) -> None:
-    options = ("--data", "fake", "--image-size", 16, "--batch-size", 16)
+    small = ("--image-size", 16) if "images" in template else ("--examples", 112)
+    options = ("--data", "fake", *small, "--batch-size", 16)
     cycle = (*options, "--anneal", "cosine", "--steps")
     result = train(template, backend, tmp_path, *cycle, 20)
     assert result["anneal"] == "cosine"

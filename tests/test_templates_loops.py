@@ -131,6 +131,16 @@ def test_a_signal_between_saving_and_leaving_loses_no_step(
     assert f"stopped after step {step}; the same command without --overwrite resumes" in told
 
 
+class Scripted(argparse.Namespace):
+    """A model whose training steps have these losses."""
+
+    def reset_metrics(self) -> None:
+        self.steps += 1
+
+    def train_on_batch(self, x: Any, y: Any) -> list[float]:
+        return [self.losses[self.steps - 1]]
+
+
 @pytest.mark.parametrize(
     ("losses", "at"),
     [
@@ -139,7 +149,7 @@ def test_a_signal_between_saving_and_leaving_loses_no_step(
         ([3.0, 2.9, 0.1, 0.1, 0.1, float("nan")], 1),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["images", "jax-images", "torch-xla-images"])
+@pytest.mark.parametrize("name", ["images", "jax-images", "torch-xla-images", "mnist-cnn"])
 def test_the_finder_suggests_a_rate_whatever_the_losses(
     tmp_path: Path,
     name: str,
@@ -152,15 +162,19 @@ def test_the_finder_suggests_a_rate_whatever_the_losses(
     [suggest] = (
         node
         for node in ast.parse(find_template(name).read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name == "suggest_rate"
+        if isinstance(node, ast.FunctionDef) and node.name in ("suggest_rate", "find_rate")
     )
+    for argument in suggest.args.args:
+        argument.annotation = None
     known: dict[str, Any] = {
         each.__name__: each for each in (json, argparse, contextlib, itertools)
     }
     exec(ast.unparse(suggest), known := {**known, "np": np, "Path": Path})
     rates = [1e-6 * 1.15**step for step in range(len(losses))]
-    given = (rates, losses) if len(suggest.args.args) == 3 else (losses,)
-    known["suggest_rate"](argparse.Namespace(out=tmp_path, batch_size=8), *given)
+    given: dict[str, Any] = {"rates": rates, "losses": losses, "x": np.zeros(9), "y": np.zeros(9)}
+    given["args"] = argparse.Namespace(out=tmp_path, batch_size=8, seed=0, steps=len(losses))
+    given["model"] = Scripted(losses=losses, steps=0, optimizer=argparse.Namespace())
+    known[suggest.name](*(given[argument.arg] for argument in suggest.args.args))
     rate = json.loads((tmp_path / "lr.json").read_text())["suggested"]
     assert rate == pytest.approx(rates[at])
     assert ("the loss never fell" in capsys.readouterr().out) == (at == 0)
@@ -181,8 +195,10 @@ def test_what_cannot_begin_names_the_flag_and_the_way_out(tmp_path: Path, iris: 
     assert (tmp_path / "checkpoint.npz").read_bytes() == kept
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.npz").write_text("mine")
-    told = refused("jax-images", "jax", tmp_path / "model", "--data", "fake")
-    assert "has a model and no checkpoint: --overwrite?" in told
+    for template, backend in (("jax-images", "jax"), ("custom-loop", "tensorflow")):
+        told = refused(template, backend, tmp_path / "model", "--data", "fake")
+        assert "has a model and no checkpoint: --overwrite?" in told
+    assert (tmp_path / "model" / "model.npz").read_text() == "mine"
     words = tmp_path / "words.csv"
     words.write_text("1,x,setosa\n")
     said = refused("custom-loop", "tensorflow", tmp_path, "--data", words)

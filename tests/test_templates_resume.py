@@ -135,6 +135,8 @@ def test_another_run_begins_with_the_weights_that_are_given(
     given = ("--restore", tmp_path / "1" / model, "--learning-rate", 1e-6)
     again = train(template, backend, tmp_path / "2", *options, *given, "--epochs", 1)
     assert again["resumed_after_step"] == 0
+    # Its optimizer begins anew, and so does what each device counts.
+    assert [count["steps"] for count in again["executed"]] == [again["steps"]]
     assert again["test_accuracy"] == pytest.approx(first["test_accuracy"], abs=0.15)
     assert [set(epoch) >= {"epoch", "val_accuracy"} for epoch in first["epochs"]] == [True] * 12
     assert len((tmp_path / "1" / "log.csv").read_text().splitlines()) >= 12

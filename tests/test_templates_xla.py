@@ -111,6 +111,18 @@ def test_two_devices_that_are_interrupted_end_with_the_same_weights(
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
 
 
+def test_a_model_without_a_checkpoint_is_not_replaced(on_two, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    model.write_bytes(Path(on_two[1]["model"]).read_bytes())
+    before = model.read_bytes()
+    options = ("--data", "fake", "--steps", 2, *SMALL)
+    assert "has a model and no checkpoint: --overwrite?" in refused(NAME, "", tmp_path, *options)
+    said(NAME, "", tmp_path, *options, "--find-lr")
+    assert model.read_bytes() == before
+    assert train(NAME, "", tmp_path, *options, "--overwrite")["steps"] == 2
+    assert model.read_bytes() != before
+
+
 def test_two_devices_predict_what_one_predicts(trained, shards: Path) -> None:
     out, _ = trained
     found = []

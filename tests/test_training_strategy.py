@@ -1,8 +1,10 @@
 """`tpuctl.strategy`: the choice, the repairs, the order of a TPU's calls, and real replicas."""
 
 import json
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.training._tensorflow import connected_tpu
 from tpuctl.training.choose import Choice
 from tpuctl.training.environment import Change, apply_changes, plan_environment
-from tpuctl.training.strategies import choose_for
+from tpuctl.training.strategies import choose_for, strategy
 
 BARE: dict[str, Any] = {"env": {}, "packages": {"tensorflow": "2.21.0", "jax": "0.10.2"}}
 
@@ -172,6 +174,21 @@ def test_a_strategy_that_cannot_be_is_one_error(name: str, framework: str, says:
     with pytest.raises(InvalidInputError, match=says) as caught:
         choose_for(diagnosed(BARE), name, framework)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("runs_on", "asked"), [("tensorflow", "jax"), ("jax", "tensorflow")])
+def test_keras_that_runs_on_another_framework_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, runs_on: str, asked: str
+) -> None:
+    keras = SimpleNamespace(backend=SimpleNamespace(backend=lambda: runs_on))
+    monkeypatch.setitem(sys.modules, "keras", keras)  # type: ignore[arg-type]
+    before = dict(os.environ)
+    with (
+        pytest.raises(InvalidInputError, match=f"runs on {runs_on}, so it cannot run on {asked}"),
+        strategy(framework=asked, here=diagnosed(BARE)),
+    ):
+        pass
+    assert dict(os.environ) == before
 
 
 def test_no_framework_at_all_names_the_line_to_install_one() -> None:

@@ -233,7 +233,7 @@ def describe_queued(queued: QueuedResource, *, now: datetime) -> QueuedTpu:
 def about_prices() -> str:
     """Say how costs are calculated."""
     as_of = load_data("prices")["as_of"]
-    return f"list prices as of {as_of}, times the time since the request, by the service's clock"
+    return f"list prices read on {as_of}, times the time since the request, by the service's clock"
 
 
 def expires_at(node: Node) -> datetime | None:

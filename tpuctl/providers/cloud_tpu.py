@@ -242,7 +242,7 @@ def _offer(
     quota = chips_allowed(quotas, kind.generation, zone, spot=model != "on_demand")
     price = list_price(control_plane, kind.accelerator_type, zone, model)
     zones = format_count(len(kind.zones), "zone")
-    dated = f"list price as of {kind.prices_as_of}, cheapest of {zones}"
+    dated = f"list price read on {kind.prices_as_of}, cheapest of {zones}"
     return ProviderOffer(
         provider=control_plane,
         accelerator_type=kind.accelerator_type,

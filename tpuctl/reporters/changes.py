@@ -161,7 +161,7 @@ def _limit(plan: CreatePlan) -> str:
 
 
 def _price_date(plan: CreatePlan) -> str:
-    return f"List prices as of {plan.prices_as_of}, without traffic and storage."
+    return f"List prices read on {plan.prices_as_of}, without traffic and storage."
 
 
 _ENDINGS = {

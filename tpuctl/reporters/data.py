@@ -92,15 +92,16 @@ def render_cached(result: CacheResult | CopyResult) -> RenderableType:
 
 
 def _cached(result: CacheResult) -> RenderableType:
-    lines = [_prediction(result.predicted)] if result.predicted else []
+    expected = [_prediction(result.predicted)] if result.predicted else []
     if result.dry_run:
-        return layout.text("\n".join(lines))
+        return layout.text("\n".join(expected))
     variants = f" in {format_count(result.variants, 'variant')}" if result.variants > 1 else ""
     done = f"{format_count(result.elements, 'element')}{variants}, {format_bytes(result.bytes_out)}"
     if result.kept_variants == result.variants:
-        lines.append(f"Nothing to do: {done}: {result.manifest}")
+        lines = [f"Nothing to do: {done}: {result.manifest}"]
     else:
-        lines.append(f"Cached {done}, in {format_duration(result.seconds)}: {result.manifest}")
+        took = format_duration(result.seconds)
+        lines = [f"Cached {done}, in {took}: {result.manifest}", *expected]
     folder = result.manifest.rpartition("/")[0]
     following = f"Next: tpuctl.data.open_cache({folder!r}).epoch(0)"
     return layout.stack(layout.text("\n".join(lines)), layout.text(following, "dim"))

@@ -30,7 +30,7 @@ def _one_type(kind: AcceleratorType) -> RenderableType:
         on_demand, spot = (price.on_demand, price.spot) if price else (None, None)
         prices.add_row(zone, format_usd(on_demand), format_usd(spot))
     title = layout.text(f"{kind.accelerator_type}: {kind.in_words}.", "bold")
-    dated = f"Zones and machines as of {kind.facts_as_of}, prices as of {kind.prices_as_of}."
+    dated = f"Zones and machines as of {kind.facts_as_of}, prices read on {kind.prices_as_of}."
     notes = [layout.text(kind.note)] if kind.note else []
     facts = layout.facts(_type_rows(kind))
     return layout.stack(title, "", facts, "", prices, "", *notes, layout.text(dated))
@@ -92,8 +92,9 @@ def _beside_gpus(table: TypeTable) -> RenderableType:
         prices = format_usd(gpu.on_demand), format_usd(gpu.spot)
         grid.add_row(f"GPU {gpu.name}", *(f"{fact:g}" for fact in facts), *prices)
     notes = (
-        f"A TPU chip in its cheapest zone (prices as of {table.prices_as_of}) includes its host; a "
-        f"GPU (read on {table.gpus_as_of}) does not, and its price is that of one zone in the USA.",
+        f"A TPU chip in its cheapest zone (read on {table.prices_as_of}) includes its host; a "
+        f"GPU (read on {table.gpus_as_of}) does not, and its price is that of one zone in the USA. "
+        "Spot prices change daily: that of H100 is of 2026-09-26, the others have no known day.",
         "Peaks are without sparsity, in bfloat16; those of P100, V100 and T4 are in float16.",
     )
     return layout.stack(grid, "", *map(layout.text, notes))

@@ -96,11 +96,13 @@ def strategy(
     chosen: then it is scaled linearly. `cpu_devices` splits the CPU into that many virtual
     devices instead, for practice on any machine.
 
-    Raises InvalidInputError for a strategy that this machine does not offer and for a batch that is
-    not divisible by the replicas, NotFoundError if the framework is not installed.
+    Raises InvalidInputError for a strategy that this machine does not offer, for a batch that is
+    not divisible by the replicas and for another framework than the imported Keras runs on,
+    NotFoundError if the framework is not installed.
     """
     here = here or diagnose(live_machine())
     choice = choose_for(here, name, framework)
+    _check_keras(choice.framework)
     if cpu_devices is not None:
         if cpu_devices < 1:
             raise InvalidInputError(f"cpu_devices must be at least 1, not {cpu_devices}.")
@@ -169,11 +171,25 @@ def choose_for(here: Diagnosis, name: str, framework: str) -> Choice:
     return Choice(wanted, name, "requested by name", "")
 
 
+def _keras_backend() -> str | None:
+    """Return the backend of Keras if it is imported; it cannot change any more."""
+    keras = sys.modules.get("keras")
+    return str(keras.backend.backend()) if keras else None
+
+
+def _check_keras(framework: str) -> None:
+    imported = _keras_backend()
+    if imported not in (None, framework):
+        raise InvalidInputError(
+            f"Keras is imported and runs on {imported}, so it cannot run on {framework}.",
+            hint="In a new process or after a restart of the notebook, call tpuctl.strategy first.",
+        )
+
+
 def _framework(here: Diagnosis, name: str) -> str:
     """Return the imported framework, or that of the strategy, or the recommended one."""
-    keras = sys.modules.get("keras")
-    if keras is not None:
-        return str(keras.backend.backend())
+    if imported := _keras_backend():
+        return imported
     told = os.environ.get("KERAS_BACKEND", "").lower()
     if told in ("tensorflow", "jax") and all(problem.code != "F35" for problem in here.problems):
         return told
