@@ -9,7 +9,6 @@ command resumes, with the same weights. KERAS_BACKEND=tensorflow or jax. 100 % a
 """
 
 import argparse
-import contextlib
 import csv
 import json
 import os
@@ -136,32 +135,15 @@ def open_devices(args: argparse.Namespace) -> list[str]:
 
 
 def find_rate(args: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np.ndarray) -> None:
-    """Raise the rate until the loss explodes; say where it fell fastest; write lr.json, lr.png."""
-    order, losses, smooth = np.random.default_rng(args.seed).permutation(len(x)), [], []
-    for step in range(args.steps or 120):
-        rows = order.take(args.batch_size * step + np.arange(args.batch_size), mode="wrap")
-        model.optimizer.learning_rate = 1e-6 * 1.15**step
-        model.reset_metrics()  # otherwise the loss is the mean of all steps
-        loss = model.train_on_batch(x[rows], y[rows])[0]
-        losses.append(float(np.nan_to_num(loss, nan=1e9, posinf=1e9)))
-        smooth.append(0.9 * (smooth or losses)[-1] + 0.1 * losses[-1])
-        if not losses[-1] < 4 * min(losses):
-            break
-    rates = 1e-6 * 1.15 ** np.arange(len(losses))
-    best = float(rates[np.argmin(np.diff(smooth[: np.argmin(smooth) + 2], append=np.inf))])
-    found = {"rates": rates.tolist(), "losses": losses, "suggested": best}
-    Path(args.out, "lr.json").write_text(json.dumps(found, indent=2))
-    how = "falls fastest" if np.argmin(smooth) else "is the lowest tried: the loss never fell"
-    print(f"learning rate: {best:.3g} {how}, at a batch of {args.batch_size}")
-    with contextlib.suppress(ModuleNotFoundError):
-        import matplotlib.pyplot as plt
-
-        plt.semilogx(rates, smooth, label="loss, smoothed")
-        plt.axvline(best, linestyle="--", label=f"suggested: {best:.3g}")
-        # Where the loss explodes, the rest would be a flat line at the bottom.
-        plt.gca().set(xlabel="learning rate", ylabel="loss", ylim=(0, 1.5 * smooth[0]))
-        plt.legend()
-        plt.savefig(Path(args.out, "lr.png"))
+    """Raise the rate in every step until the loss explodes; write lr.json and lr.png."""
+    try:
+        from tpuctl.training import LearningRateFinder
+    except ModuleNotFoundError:
+        parser.error("--find-lr is the only option that needs tpuctl: pip install tpuctl")
+    finder = LearningRateFinder(steps := args.steps or 120, low=1e-6)
+    epochs = -(-steps // (len(x) // args.batch_size))
+    model.fit(x, y, args.batch_size, epochs, verbose=0, callbacks=[finder])
+    print(finder.write(args.out), f"at a batch of {args.batch_size}")
 
 
 class Steps(keras.callbacks.Callback):

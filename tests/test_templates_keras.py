@@ -93,7 +93,7 @@ def test_the_finder_suggests_a_rate_and_leaves_the_run_alone(
     told = said(template, backend, tmp_path, *options, "--find-lr")
     found = json.loads((tmp_path / "lr.json").read_text())
     assert 1e-6 < found["suggested"] < max(found["rates"])
-    assert f"{found['suggested']:.3g} falls fastest" in told
+    assert f"learning rate: {found['suggested']:.3g}" in told
     assert (tmp_path / "lr.png").read_bytes().startswith(b"\x89PNG")
     # The cycle depends on its length: with another one it is another run.
     assert "cycle of 20 steps" in refused(template, backend, tmp_path, *cycle, 24)

@@ -1,12 +1,15 @@
 """Keras callbacks: the one-cycle schedule and the learning-rate finder."""
 
+import contextlib
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, MissingExtraError
+from tpuctl.storage.local import write_atomically
 from tpuctl.training._plot import write_curves
 from tpuctl.training.bench import name_place
 from tpuctl.training.schedules import OneCyclePlan, RangeTest, range_test_rate, read_range_test
@@ -125,18 +128,33 @@ class LearningRateFinder(keras.callbacks.Callback):
             variable.assign(value)
         self.result = read_range_test(self._rates[: len(self._losses)], self._losses)
 
-    def write_plot(self, path: str | Path) -> Path:
-        """Plot loss against learning rate as a PNG, with the suggested rate."""
+    def write(self, folder: str | Path) -> str:
+        """Write lr.json and, with matplotlib, lr.png; return the suggestion in words."""
+        found = self._finished()
+        with contextlib.suppress(MissingExtraError):
+            self.write_plot(Path(folder, "lr.png"))
+        document = {"rates": found.rates, "losses": found.losses, "suggested": found.steepest}
+        write_atomically(Path(folder, "lr.json"), json.dumps(document, indent=2).encode())
+        if found.steepest is None:
+            return f"learning rate: none, the loss never fell up to {found.rates[-1]:.3g}"
+        return f"learning rate: {found.steepest:.3g}, where the loss falls fastest,"
+
+    def _finished(self) -> RangeTest:
         if self.result is None:
             raise InvalidInputError(
                 "The learning-rate finder has no result yet.", hint="Pass it to model.fit first."
             )
-        mark, losses = self.result.steepest, self.result.losses
+        return self.result
+
+    def write_plot(self, path: str | Path) -> Path:
+        """Plot loss against learning rate as a PNG, with the suggested rate."""
+        found = self._finished()
+        mark, losses = found.steepest, found.losses
         # Where the loss explodes, everything else would be a flat line at the bottom.
         top = 1.5 * max(losses[: max(1, len(losses) // 4)], default=1.0)
         return write_curves(
             Path(path),
-            {"loss": list(zip(self.result.rates, losses, strict=True))},
+            {"loss": list(zip(found.rates, losses, strict=True))},
             x="learning rate",
             y="loss of a step",
             title="Learning-rate range test",
