@@ -1,6 +1,8 @@
 """How often `explain` is right on error texts that no rule was written from."""
 
 import hashlib
+import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,12 +12,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tpuctl.diagnosis.catalogue import Failure, candidates, claims, failures
+from tpuctl.diagnosis import catalogue
+from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, candidates, claims, failures
 from tpuctl.diagnosis.evidence import Index
 from tpuctl.diagnosis.explain import explain
 from tpuctl.diagnosis.patterns import Pattern, Plain, tokens
 
 TEXTS = Path(__file__).parent / "explain_texts"
+THREADS = Path(catalogue.__file__).parent / "data" / "threads.json"
 # Rounds whose misses were looked at in both halves; see README.md beside them.
 OPENED = (
     "round1",
@@ -145,6 +149,11 @@ def answers_without(
                 return (each for each in known if not is_left_out(case, *each))
 
             monkeypatch.setattr("tpuctl.diagnosis.search.candidates", left)
+            # They do not change the answer, and need an index of each catalogue.
+            monkeypatch.setattr("tpuctl.diagnosis.explain._rivals", lambda *_: ())
+            monkeypatch.setattr(
+                "tpuctl.diagnosis.evidence.threads_with", partial(threads_with, but=case.address)
+            )
             known_ones = partial(kept, case, is_left_out) if every > 1 else list[Failure]
             monkeypatch.setattr(
                 "tpuctl.diagnosis.explain.known_words", lambda known=known_ones: Index(known())
@@ -162,17 +171,42 @@ def test_a_text_whose_failure_is_not_known_is_hardly_ever_given_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = counts_without(monkeypatch, lambda case, known, _: known.code in case.codes)
-    assert counts["wrong"] / counts.total() <= 0.035
+    assert counts["wrong"] / counts.total() <= 0.025
 
 
-def threads_by_pattern() -> dict[tuple[str, Pattern], set[str]]:
-    found: dict[tuple[str, Pattern], set[str]] = defaultdict(set)
+@cache
+def threads_by_pattern() -> dict[tuple[str, str], dict[str, str]]:
+    """Return the addresses of the seen threads with each pattern of a failure, and their causes.
+
+    A thread with several right codes counts for the failure if it is one of them.
+    """
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for case in cases():
         plain = Plain(case.text.splitlines())
         for known, pattern in candidates(tokens(case.text)) if not case.is_unseen else ():
             if next(pattern.find(plain), None):
-                found[known.code, pattern].add(case.address)
+                causes = found[known.code, pattern.words]
+                if causes.get(case.address) != known.code:
+                    right = known.code in case.codes
+                    causes[case.address] = known.code if right else case.codes[0]
     return found
+
+
+def thread(address: str) -> str:
+    """Return one name of a thread, however its address is written."""
+    name = re.sub(r"^https://github.com/", "", address).lower()
+    return re.sub(r"/(issues|pull|discussions)/", "#", name)
+
+
+def threads_with(code: str, words: str, but: str = "") -> Counter[str]:
+    """Count the threads with a pattern by their cause, all but one; none if they agree."""
+    found = threads_by_pattern().get((code, words), {})
+    # The failure itself comes last, so that it wins if a thread has several texts.
+    causes = sorted(found.items(), key=lambda each: each[1] == code)
+    threads = {thread(address): cause for address, cause in causes}
+    threads.pop(thread(but), None)
+    counts = Counter(threads.values())
+    return Counter(dict(sorted(counts.items())) if counts.keys() - {code} else {})
 
 
 def taught_by_its_thread() -> Known:
@@ -181,7 +215,8 @@ def taught_by_its_thread() -> Known:
 
     def is_from_it(case: Case, known: Failure, pattern: Pattern) -> bool:
         is_only_source = set(known.sources) <= {case.address}
-        taught = is_only_source or threads.get((known.code, pattern)) == {case.address}
+        named = threads.get((known.code, pattern.words), {}).keys()
+        taught = is_only_source or named == {case.address}
         return known.kind != "unsure" and taught
 
     return is_from_it
@@ -192,13 +227,15 @@ def test_the_other_threads_explain_most_texts_and_mislead_for_few(
 ) -> None:
     counts = counts_without(monkeypatch, taught_by_its_thread())
     assert counts["right"] / counts.total() >= 0.6
-    assert counts["wrong"] / counts.total() <= 0.02
+    assert counts["wrong"] / counts.total() <= 0.01
 
 
 def test_similar_words_lead_to_the_failure_of_a_text_that_no_pattern_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = [*answers_without(monkeypatch, taught_by_its_thread(), every=4)]
+    known = {code for code, failure in failures().items() if failure.kind not in NO_CLAIM}
+    every = answers_without(monkeypatch, taught_by_its_thread(), every=4)
+    answers = [each for each in every if not each[1].matched or each[1].code not in known]
     nearest = [
         given.code in case.codes for case, given in answers if given.code and not given.matched
     ]
@@ -207,6 +244,20 @@ def test_similar_words_lead_to_the_failure_of_a_text_that_no_pattern_matches(
     assert sum(nearest) / len(nearest) >= 1 / 3
     among = sum(nearest) + counts["near"]
     assert among / (among + counts["silent"]) >= 0.2
+
+
+def test_the_threads_of_each_pattern_are_those_of_the_seen_texts(
+    request: pytest.FixtureRequest,
+) -> None:
+    counted: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
+    for code, words in sorted(threads_by_pattern()):
+        if failures()[code].kind not in NO_CLAIM and (found := threads_with(code, words)):
+            counted[code][words] = found
+    if request.config.getoption("--update-golden"):
+        document = json.loads(THREADS.read_text(encoding="utf-8")) | {"patterns": counted}
+        text = json.dumps(document, indent=1, ensure_ascii=False)
+        THREADS.write_text(re.sub(r"\n {4,}|\n {3}(?=})", " ", text) + "\n", encoding="utf-8")
+    assert json.loads(THREADS.read_text(encoding="utf-8"))["patterns"] == counted
 
 
 def test_unseen_texts_are_answered_rightly_and_hardly_ever_wrongly() -> None:
@@ -225,7 +276,7 @@ def test_seen_texts_are_answered_rightly() -> None:
     assert sum(answer(case.text)[1] for case in known) / len(known) >= 0.8
 
 
-UNSEEN, RIGHT, WRONG = 189, 0.74, 0.03
+UNSEEN, RIGHT, WRONG = 189, 0.76, 0.03
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:
@@ -273,4 +324,5 @@ def test_no_text_about_a_small_memory_is_told_to_reduce_the_batch() -> None:
 def test_suspended_requests_come_before_the_advice_to_raise_a_quota() -> None:
     (text,) = (case.text for case in cases() if case.address == "marin-community/marin#87")
     suspended = f"{text}\ngcloud alpha compute tpus queued-resources list: state: SUSPENDED"
-    assert answer(suspended)[:2] == ("suspended_requests", True)
+    assert [match.code for match in explain(suspended).matches] == ["suspended_requests"]
+    assert answer(text)[:2] == ("quota_exceeded", True)

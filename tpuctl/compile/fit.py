@@ -25,7 +25,8 @@ from tpuctl.compile.models import (
     Target,
 )
 from tpuctl.compile.slices import find_slice
-from tpuctl.diagnosis.explain import explain
+from tpuctl.diagnosis.catalogue import failures
+from tpuctl.diagnosis.explain import first_claim
 from tpuctl.errors import (
     CompilerError,
     InvalidInputError,
@@ -119,9 +120,9 @@ def explained(error: Exception) -> Exception:
     """Add a hint from the catalogue of failures to an error of the compiler or of tracing."""
     if isinstance(error, CompilerError) and error.hint:
         return error  # it was read from the compiler's own words
-    matches = explain(str(error)).matches if isinstance(error, TpuctlError) else ()
-    if isinstance(error, TpuctlError) and matches and matches[0].confidence != "low":
-        error.hint = f"{matches[0].title} ({matches[0].code}): {matches[0].fix}"
+    match = first_claim(str(error)) if isinstance(error, TpuctlError) else None
+    if isinstance(error, TpuctlError) and match and failures()[match.code].kind == "cause":
+        error.hint = f"{match.title} ({match.code}): {match.fix}"
     return error
 
 

@@ -102,6 +102,11 @@ def exclusive_words() -> frozenset[str]:
     return frozenset(word for word, codes in users.items() if len(codes) == 1)
 
 
+def threads_with(code: str, words: str) -> Mapping[str, int]:
+    """Count the public threads with a pattern of a failure by their cause, if there are several."""
+    return _threads().get(code, {}).get(words, {})
+
+
 @cache
 def condition(words: str) -> Pattern:
     """Return the pattern of a `not_if` or `only_if`."""
@@ -112,6 +117,12 @@ def condition(words: str) -> Pattern:
 def named(detail: str) -> frozenset[str]:
     """Return the parts that a sentence of `details` names."""
     return frozenset(Pattern(detail).names)
+
+
+@cache
+def _threads() -> dict[str, dict[str, dict[str, int]]]:
+    document = json.loads((_FOLDER.parent / "threads.json").read_text(encoding="utf-8"))
+    return document["patterns"]  # type: ignore[no-any-return]
 
 
 @cache

@@ -2,14 +2,22 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 
 from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, failures, named
-from tpuctl.diagnosis.evidence import NEAREST, confidence, doubt, known_words, without_notices
+from tpuctl.diagnosis.evidence import (
+    NEAREST,
+    Doubt,
+    causes_in_threads,
+    confidence,
+    doubt,
+    known_words,
+    without_notices,
+)
 from tpuctl.diagnosis.patterns import Pattern
 from tpuctl.diagnosis.search import Hit, Reader, read_log
 from tpuctl.errors import InvalidInputError, NotFoundError
@@ -17,6 +25,8 @@ from tpuctl.outcome import Outcome, Status
 
 # If no pattern matches, the last lines of at most this many workers are compared.
 _READ_AGAIN = 4
+_RIVALS = 2
+_VAGUE = ("unsure", "unknown")
 _ONLY_SIMILAR = "No known message matches; this failure's message is the most similar."
 _LONGEST_CODE = 60
 _CODE = re.compile(r"[A-Za-z]\d{1,9}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+", re.ASCII)
@@ -91,7 +101,7 @@ class WorkerLog:
 
 @dataclass(frozen=True)
 class Explanation(Outcome):
-    """The failures found in a text, best match first; `similar` ones if none names the cause.
+    """The failures found in a text, best match first; `similar` ones to rule out if it is not sure.
 
     If no pattern matches, the first match is only the most similar and has no `matched` words.
     """
@@ -134,6 +144,14 @@ def explain(text: str, *, here: Callable[[], SourceMachine | None] = lambda: Non
     return explanation
 
 
+def first_claim(text: str) -> Match | None:
+    """Return the first failure whose message is in a text, sure or not, but no mere family."""
+    return next(
+        (m for m in explain(text).matches if m.matched and failures()[m.code].kind not in _VAGUE),
+        None,
+    )
+
+
 def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
     """Return an error with the codes nearest to an unknown one; None if it is not like a code."""
     if not _CODE.fullmatch(code):
@@ -162,16 +180,7 @@ def explain_logs(
 
     for name, pieces in logs.items():
         read_log(counted(pieces), readers, name if len(logs) > 1 else None)
-    best: dict[str, Hit] = {}
-    patterns: dict[str, set[Pattern]] = defaultdict(set)
-    for reader in readers.values():
-        reader.settle()
-        for code, found in reader.patterns.items():
-            patterns[code] |= found
-    for hit in chain.from_iterable(reader.best.values() for reader in readers.values()):
-        known = best.get(hit.failure.code)
-        if not known or hit.pattern.weight > known.pattern.weight:
-            best[hit.failure.code] = hit
+    best, patterns = _best_hits(readers.values())
     log = _worker_log(readers, separate=len(logs) > 1)
     machine = here() if any(h.failure.on or h.failure.packages for h in best.values()) else None
     hits = sorted(best.values(), key=lambda hit: _rank(hit, log, machine))
@@ -180,19 +189,60 @@ def explain_logs(
     if any(_outranks_exception(hit) for hit in hits):
         hits = [hit for hit in hits if hit.failure.kind != "unknown"]
     matches = tuple(_match(hit.failure, machine, hit, patterns[hit.failure.code]) for hit in hits)
-    nearest, similar = _similar(hits, readers.values())
+    nearest: tuple[Match, ...] = ()
+    if all(hit.failure.kind in _VAGUE for hit in hits):
+        nearest, similar = _similar(readers.values())
+    else:
+        why = _doubt(hits[0], patterns[hits[0].failure.code])
+        similar = _rivals(hits, patterns, readers.values()) if why and why.title else ()
     return Explanation(nearest + matches, size, log, similar)
 
 
-def _similar(
-    hits: Iterable[Hit], readers: Iterable[Reader]
-) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
-    """Return the most similar failures, unless a hit already names the cause."""
-    if any(hit.failure.kind not in ("unsure", "unknown") for hit in hits):
-        return (), ()
+def _best_hits(readers: Iterable[Reader]) -> tuple[dict[str, Hit], dict[str, set[Pattern]]]:
+    """Return the strongest hit of each failure, and all its patterns that matched."""
+    best: dict[str, Hit] = {}
+    patterns: dict[str, set[Pattern]] = defaultdict(set)
+    for reader in readers:
+        reader.settle()
+        for code, found in reader.patterns.items():
+            patterns[code] |= found
+        for hit in reader.best.values():
+            known = best.get(hit.failure.code)
+            if not known or hit.pattern.weight > known.pattern.weight:
+                best[hit.failure.code] = hit
+    return best, patterns
+
+
+def _doubt(hit: Hit, patterns: Collection[Pattern]) -> Doubt | None:
+    return doubt(hit.failure, patterns, aside=hit.aside, most=hit.most)
+
+
+def _rivals(
+    hits: Sequence[Hit], patterns: Mapping[str, Collection[Pattern]], readers: Iterable[Reader]
+) -> tuple[Match, ...]:
+    """Return other causes of a message: of threads that had it, and with the most similar words."""
+    code = hits[0].failure.code
+    _, causes = causes_in_threads(code, patterns[code])
+    known = [failures()[code] for code, _ in causes.most_common() if code in failures()]
+    known += [failure for _, failure in _ranked(readers)]
+    found = {hit.failure.code for hit in hits}
+    others = {each.code: each for each in known if each.code not in found}
+    return tuple(map(_unmatched, islice(others.values(), _RIVALS)))
+
+
+def _ranked(readers: Iterable[Reader]) -> list[tuple[float, Failure]]:
     logs = (without_notices(reader.lines) for reader in islice(readers, _READ_AGAIN))
-    found = known_words().rank(logs)
-    matches = [replace(_match(f, None), confidence="low", matched="") for _, f in found]
+    return known_words().rank(logs)
+
+
+def _unmatched(failure: Failure) -> Match:
+    return replace(_match(failure, None), confidence="low", matched="")
+
+
+def _similar(readers: Iterable[Reader]) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
+    """Return the most similar failure if it is similar enough, and the others."""
+    found = _ranked(readers)
+    matches = [_unmatched(failure) for _, failure in found]
     if not found or found[0][0] < NEAREST:
         return (), tuple(matches)
     first, *others = matches
@@ -235,7 +285,7 @@ def _match(
     patterns: Collection[Pattern] = (),
 ) -> Match:
     parts = hit.found.parts if hit else {}
-    why = doubt(failure, patterns, aside=hit.aside, most=hit.most) if hit else None
+    why = _doubt(hit, patterns) if hit else None
     said = [why.reason, failure.cause] if why else [failure.cause]
     said += [d.format_map(parts) for d in failure.details if parts.keys() >= named(d)]
     here = _at(failure, machine) if machine else {}
@@ -249,9 +299,7 @@ def _match(
         cause=" ".join(said),
         fix=here.get("fix", failure.fix),
         fix_command=_filled(here.get("fix_command", failure.fix_command), parts),
-        confidence=confidence(failure, patterns, aside=hit.aside, most=hit.most)
-        if hit
-        else failure.confidence,
+        confidence=confidence(failure, patterns, why) if hit else failure.confidence,
         source=failure.source,
         family=failure.family,
         matched=hit.pattern.words if hit else failure.code,

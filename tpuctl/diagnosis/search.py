@@ -87,8 +87,8 @@ class Reader:
         most = at == end and covers_message(self.lines[at], pattern.weight)
         if failure.kind == "unknown":
             found.parts["exception"] = pattern.words.rstrip(":")
-            if library := library_before(self.lines, at):
-                found.parts["component"] = library
+        if failure.kind in ("unknown", "unsure") and (lib := library_before(self.lines, at)):
+            found.parts["component"] = lib
         number, last = self.numbers[at], self.numbers[end]
         hit = Hit(failure, pattern, found, number, time, line, last, aside, most)
         self.patterns[failure.code].add(pattern)

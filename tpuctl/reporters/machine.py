@@ -210,10 +210,20 @@ def render_explanation(explanation: Explanation) -> RenderableType:
     for match in explanation.matches[_SHOWN_IN_FULL:]:
         parts.append(layout.text(f"also {match.code}, line {match.line:,}: {match.title}", "dim"))
     if explanation.similar:
-        parts.append("Known failures with similar words (perhaps none of them is the cause):")
-        similar = [f"tpuctl explain {each.code}  {each.title}" for each in explanation.similar]
-        parts.append(layout.indent(*map(layout.text, similar)))
+        parts += _similar(explanation)
     return layout.stack(*(parts[:-1] if parts[-1] == "" else parts))
+
+
+def _similar(explanation: Explanation) -> Iterator[RenderableType]:
+    """List the other causes to rule out, each with what is true if it is the one."""
+    if explanation.status == "ok":
+        yield "Other causes to rule out:"
+    else:
+        yield "Known failures with similar words (perhaps none of them is the cause):"
+    for each in explanation.similar:
+        title = layout.text(f"tpuctl explain {each.code}  {each.title}")
+        cause = [layout.text(each.cause, "dim")] if explanation.status == "ok" else []
+        yield layout.indent(title, *map(layout.indent, cause))
 
 
 def _worker_log(log: WorkerLog) -> Iterator[RenderableType]:

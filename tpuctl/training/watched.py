@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpuctl.diagnosis.catalogue import failures
-from tpuctl.diagnosis.explain import Match, explain
+from tpuctl.diagnosis.explain import first_claim
 from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.program.run import (
     FOLDER,
@@ -51,16 +50,8 @@ def watch_training(
         training,
         watched=read_steps(measured, training.executed) if measured else None,
         few=0 if measured else few,
-        explanation=_explain(error) if training.returncode and error else None,
+        explanation=first_claim(error) if training.returncode and error else None,
     )
-
-
-def _explain(error: str) -> Match | None:
-    """Return the first failure whose message is in the error; a guess would mislead."""
-    for match in explain(error).matches:
-        if match.matched and failures()[match.code].kind not in ("unsure", "unknown"):
-            return match
-    return None
 
 
 def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watched | None:
