@@ -87,6 +87,7 @@ def _workers(inputs: AdviceInputs) -> Advice | None:
     count = max(2, math.ceil(inputs.usable_vcpus))
     measured = inputs.case.measured
     in_processes = measured.settings.get("num_workers") or 0
+    loader = measured.settings.get("loader", measured.kind)
     if not inputs.total_ms or in_processes >= count or inputs.case.own >= inputs.case.limits.busy:
         return None
     if not in_processes and inputs.finding.verdict == "stolen" and inputs.case.has_threads:
@@ -94,10 +95,11 @@ def _workers(inputs: AdviceInputs) -> Advice | None:
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
+        "grain_loader": f"grain.DataLoader(..., worker_count={count})",
         "py_dataset": f"super().__init__(workers={count}, use_multiprocessing=True) in "
         f"{measured.settings.get('loader_class')}",
     }.get(
-        measured.settings.get("loader", measured.kind),
+        loader,
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
         f"functions in {count} workers",
     )
@@ -107,7 +109,7 @@ def _workers(inputs: AdviceInputs) -> Advice | None:
         f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
         line,
         inputs.usable_vcpus * max(0.0, 1 - inputs.case.others) * 1000 / inputs.total_ms,
-        Change("workers", count) if measured.kind in ("torch", "grain") else None,
+        Change("workers", count) if loader in ("torch", "grain") else None,
     )
 
 
@@ -125,6 +127,7 @@ def _wait_together(inputs: AdviceInputs) -> Advice | None:
     lines = {
         "torch": f"DataLoader(..., num_workers={count})",
         "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
+        "grain_loader": f"grain.DataLoader(..., read_options=grain.ReadOptions({count}))",
         "py_dataset": f"super().__init__(workers={count}) in "
         f"{measured.settings.get('loader_class')}",
     }

@@ -226,7 +226,7 @@ def smooth(inputs: AdviceInputs) -> Advice | None:
 
 def vectorise(inputs: AdviceInputs) -> Advice | None:
     """Process whole batches if most time is spent on passing single elements."""
-    if inputs.case.parts.residual.share_of_cpu < inputs.case.limits.residual:
+    if inputs.case.overhead < inputs.case.limits.residual:
         return None
     return inputs.advice(
         "vectorise",

@@ -34,6 +34,8 @@ MATCH, FUSE, SKIP_WRITTEN, SKIP_RAN = "match", "fuse", "skip written", "skip ran
 STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
 # A batch node below this share of the model's time does not distort the result.
 LEAST_BATCH_SHARE = 0.02
+# Of the iterators that a flat_map or interleave creates, as many elements must have been counted.
+LEAST_SEEN = 8
 # If less than this share of a trace's work is found in the model, they do not belong together.
 LEAST_MATCHED = 0.8
 # Which epoch, or which source of several, an iterator belongs to: `Repeat[3]::Map`.
@@ -148,8 +150,10 @@ def _set_examples_per_element(node: RunNode, examples_per_element: float) -> Non
             each = examples / below.cost.elements if below.cost.elements else 0.0
         _set_examples_per_element(below, each)
     for below in node.inner:
+        # Most of those that end at once are missing, but the others are like them.
         each = examples / below.cost.elements if below.cost.elements else 0.0
-        _set_examples_per_element(below, each)
+        is_enough = below.cost.elements >= LEAST_SEEN
+        _set_examples_per_element(below, min(each, examples_per_element) if is_enough else each)
 
 
 def _all_below(nodes: Sequence[RunNode]) -> list[RunNode]:

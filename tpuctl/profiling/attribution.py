@@ -31,6 +31,7 @@ MODEL_DIRECT = "model time"
 TRACED = "host trace, linked from stage to operation, x process CPU"
 COPYING = "as much copied alone, CPU time"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
+LONGER_PARTS = "CPU time of ever longer parts of the pipeline, run alone"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 WORKERS = ", workers and passing elements between them"
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
@@ -42,6 +43,8 @@ USUAL_DRIFT = 0.9, 1.1
 # A stage below a tenth of the time does not matter; half of the expected CPU time is far off.
 NOTABLE, WAITING = 0.1, 0.5
 RELATIVE_SPREAD = 0.1
+# If the model misses more of the CPU time than this, parts of the pipeline are run alone.
+UNCLAIMED = 0.3
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,10 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     make = _Stages(measured, phase, cpu_s, low, high)
     method = MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
     method = ISOLATED if waiting else TRACED if traced else method
+    if measured.isolated and not (waiting or traced) and sum(costs) < (1 - UNCLAIMED) * budget_s:
+        costs, method = _run_alone(measured, works, budget_s), LONGER_PARTS
+        works = [replace(w, active_s=max(w.active_s, c)) for w, c in zip(works, costs, strict=True)]
+        limits = [math.inf] * len(works)
     stages = tuple(
         make.stage(i, work, cost, method if cost < limits[i] else COPYING, waits=i in waiting)
         for i, (work, cost) in enumerate(zip(works, costs, strict=True))
@@ -242,6 +249,22 @@ def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float |
     return costs
 
 
+def _run_alone(measured: Measurement, works: Sequence[_Work], budget_s: float) -> list[float]:
+    """What the stages added to the CPU time of ever longer parts of the pipeline.
+
+    Those that were added together, such as a shuffle and its batch, share it as in the model.
+    """
+    costs = [work.active_s for work in works]
+    first = 0
+    for last, alone_s in enumerate(_isolated_cpu(measured, works)):
+        if alone_s is not None:
+            among = [max(1e-12, cost) for cost in costs[first : last + 1]]
+            costs[first : last + 1] = [alone_s * each / sum(among) for each in among]
+            first = last + 1
+    scale = _scale(sum(costs), budget_s)
+    return [scale * cost for cost in costs]
+
+
 def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
     """Lowest and highest CPU per example among slices of the window, relative to their mean."""
     if not works:
@@ -294,7 +317,7 @@ class _Stages:
             cpu_ms_high=cpu_s * 1000 * self.high,
             share_of_cpu=cpu_s / self.total_cpu_s if self.total_cpu_s else 0.0,
             active_ms_per_example=work.active_s * 1000,
-            calls_in_flight=sum(n.cost.active_s for n in work.stage.ran) / self.phase.wall_s,
+            calls_in_flight=self._in_flight(work),
             parallelism=work.main.cost.parallelism,
             bytes_per_example=last.cost.bytes_out / out if out and last.cost.bytes_out else None,
             method=method,
@@ -303,6 +326,12 @@ class _Stages:
             decodes_jpeg=any(node.decodes_jpeg for node in written),
             operations=work.traced.top_operations(node.cost.path for node in work.stage.ran),
         )
+
+    def _in_flight(self, work: _Work) -> float:
+        """Calls at a time; more than the model has if the stage took longer than in it."""
+        known_s = sum(node.cost.active_s for node in work.stage.ran)
+        more_s = work.active_s - _active_s_per_example(work.stage)
+        return (known_s + max(0.0, more_s) * self.phase.examples) / self.phase.wall_s
 
     def _alone(self, work: _Work, cpu_s: float, waits: bool) -> float | None:
         """Examples per second if this stage had all vCPUs and its allowed calls to itself."""

@@ -100,13 +100,15 @@ def _divided(
     library_s = sum(cost.wall_s for cost in costs if not cost.name)
     active_s, cpu_ms = stage.active_ms_per_example / 1000 * examples, stage.cpu_ms_per_example
     in_calls = all(cost.parallelism <= (stage.parallelism or 1) for cost in mine)
+    is_lost = phase.nodes_vanished and wall_s + library_s > active_s
     fits, rest_s = 1.0, 0.0
-    if in_calls:
+    if in_calls and not is_lost:
         fits = min(1.0, active_s / ((wall_s + library_s) or 1.0))
         rest_s = fits * library_s if only_calls else active_s - fits * wall_s
     else:
-        # The stage itself waits for other threads, whose time is not in the runtime's model.
-        seen_ms = running_share(phase) * ready_s / examples * 1000
+        # The model has neither the time of other threads nor that of iterators that have ended.
+        rest_s = library_s if in_calls and only_calls else 0.0
+        seen_ms = running_share(phase) * (ready_s + rest_s) / examples * 1000
         cpu_ms = max(cpu_ms, min(seen_ms, cpu_ms + spare_ms))
     if rest_s < LEAST_REST * (fits * wall_s + rest_s):
         rest_s = 0.0

@@ -195,7 +195,7 @@ def _headline(case: Case, finding: Finding, idle: float | None, device: Device |
     found = finding.bottleneck
     stage = "the pipeline" if found is None else case.parts.stages[found].name
     serial = f"{stage} does not run in parallel."
-    if case.parts.residual.share_of_cpu > MOST:
+    if case.overhead > MOST:
         serial = "most of its time is spent on passing single elements between stages."
     cause = {
         "device": "The device is the bottleneck: the input pipeline keeps up.",

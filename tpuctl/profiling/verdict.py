@@ -167,6 +167,8 @@ def _gil(case: Case) -> Finding | None:
     usual_ms = case.free.signals.gil_overshoot_p50_ms
     python = [stage.index for stage in case.parts.stages if stage.runs_python]
     cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
+    if case.is_all_python:
+        cpu_ms = case.parts.cpu_s_per_example * 1e3
     in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
     if late_ms is None or usual_ms is None or not lock_is_held(case):
         return None
@@ -181,7 +183,6 @@ def _gil(case: Case) -> Finding | None:
         return None
     if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
         return None
-    busiest = max(python, key=lambda index: case.parts.stages[index].active_ms_per_example)
     return Finding(
         "gil",
         0.9,
@@ -189,10 +190,11 @@ def _gil(case: Case) -> Finding | None:
             f"a 2 ms sleep in Python ended {usual_ms:.1f} ms late (90th percentile "
             f"{late_ms:.1f} ms, waiting for a vCPU not counted): a thread holds the interpreter "
             "lock",
-            f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
+            f"Python code uses {in_python:.2f} vCPUs and cannot use more than one; "
             f"{case.own:.0%} of the usable vCPUs are busy",
+            *_overhead_line(case),
         ),
-        bottleneck=busiest,
+        bottleneck=longest_stage(case, python),
     )
 
 
@@ -240,7 +242,7 @@ def _element_by_element(case: Case) -> Finding | None:
     """Idle vCPUs, no waiting, and most work is passing single elements between stages."""
     if case.is_starved_of_vcpus or case.own >= case.limits.busy or lock_is_held(case):
         return None
-    if not case.parts.stages or case.parts.residual.share_of_cpu < ONE_HALF:
+    if not case.parts.stages or case.overhead < ONE_HALF:
         return None
     if case.blocked >= case.limits.blocked_share:
         return None
@@ -329,7 +331,7 @@ def _unknown(case: Case) -> Finding:
 
 
 def _overhead_line(case: Case) -> tuple[str, ...]:
-    share = case.parts.residual.share_of_cpu
+    share = case.overhead
     if share < case.limits.residual or not case.parts.stages:
         return ()
     return (f"{share:.0%} of the CPU time is spent on passing elements between stages",)

@@ -54,7 +54,7 @@ class TfDataSource(Source):
         options, measured = self.dataset.options(), []
         trunk = trunk_of(self.dataset)
         for depth in range(len(trunk) - 1, -1, -1):
-            if not does_work(trunk[depth]):
+            if depth < len(trunk) - 1 and not does_work(trunk[depth]):
                 continue
             part = trunk[depth].prefetch(2).with_options(options)
             batched = bool(self.batched) and gives_batches(trunk[depth])

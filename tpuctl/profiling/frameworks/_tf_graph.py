@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpuctl.profiling.frameworks.iterables import LINE
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.node_stats import ModelNode, Snapshot
 
@@ -49,13 +50,18 @@ def chain_of(dataset: Any) -> ChainNode:
     generator = _generator_of(function) if _is_from_generator(dataset) else None
     ops = {node.op for node in _graph_nodes(dataset)}
     made_from = getattr(dataset, GENERATED_BY, None)
+    name, location = (
+        _name(dataset, function),
+        location_of_function(made_from.__getitem__ if made_from else generator or function),
+    )
+    if location is None and function is not None and (line := getattr(dataset, LINE, None)):
+        # A library's function: the user wrote the call that made this data set.
+        name, location = line[0] if name == "<lambda>" else name, line[1]
     return ChainNode(
         op=_op(dataset),
-        name=_name(dataset, function),
+        name=name,
         label=f"{made_from.__name__}.__getitem__" if made_from else getattr(dataset, "_name", None),
-        location=location_of_function(
-            made_from.__getitem__ if made_from else generator or function
-        ),
+        location=location,
         runs_python=bool(ops & PYTHON_OPS) or _is_from_generator(dataset),
         is_random=any(op.removeprefix("Stateless").startswith(RANDOM_OPS) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),

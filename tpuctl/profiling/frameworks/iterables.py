@@ -1,13 +1,17 @@
 """Plain Python iterables as pipelines: their functions are found by sampling the stack."""
 
+import contextlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import (
+    Key,
     StackSampler,
     by_depth,
     is_library,
@@ -101,3 +105,32 @@ def location_of(made: Any) -> str | None:
     except (TypeError, OSError):
         return None
     return None if file is None or is_library(file) else f"{file}:{line}"
+
+
+LINE = "_tpuctl_line"
+
+
+def remember_lines(kind: Any) -> None:
+    """Let every object of a library's class know the user's line that made it."""
+    plain = kind.__init__
+    if hasattr(plain, LINE):
+        return
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        plain(self, *arguments, **named)
+        with contextlib.suppress(AttributeError):
+            setattr(self, LINE, call_of_library())
+
+    setattr(__init__, LINE, True)
+    kind.__init__ = __init__
+
+
+def call_of_library() -> Key | None:
+    """The library's function that the user's code called, and the line of that call."""
+    frame: FrameType | None = sys._getframe(1)
+    name = ""
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            return name, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        name, frame = frame.f_code.co_name, frame.f_back
+    return None
