@@ -12,8 +12,9 @@ from tpuctl.errors import TargetError
 from tpuctl.profiling.align import align, build_tree, merge_labelled
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure.loop import BatchReader, Limit, is_warming_up, spread
-from tpuctl.profiling.models import ChainNode, NodeCost
+from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.node_stats import ModelNode, NodeStats, Snapshot
+from tpuctl.profiling.windows import NodeCost
 
 
 def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
-from tpuctl.profiling.models import IsolatedStage, Measurement, Phase, Spread, StageCost, Verdict
+from tpuctl.profiling.models import Measurement, Verdict
+from tpuctl.profiling.windows import IsolatedStage, Phase, Spread, StageCost
 
 SLOW_READ = {**JPEG, "read": 25.0}
 WAITING: dict[str, Any] = {

@@ -13,8 +13,9 @@ import pytest
 from tests.pipeline_cases import JPEG, measurement, phase, profile, write_target
 from tests.warm_child import start_warm_child
 from tpuctl.profiling.measure.loop import prompt_switches
-from tpuctl.profiling.models import Profile, Stage, StageCost
+from tpuctl.profiling.models import Profile, Stage
 from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.windows import StageCost
 from tpuctl.usercode.frames import native_ids
 
 PYTHON = {**JPEG, "augment": 6.0}

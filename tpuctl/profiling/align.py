@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tpuctl.profiling.models import ChainNode, NodeCost
+from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.node_stats import unversioned
 from tpuctl.profiling.trace.models import Operation, TracedNode
+from tpuctl.profiling.windows import NodeCost
 
 SAME = {
     "ForeverRepeat": "Repeat",

@@ -23,8 +23,9 @@ from tpuctl.profiling.align import (
     trunk,
 )
 from tpuctl.profiling.called import divide_called, running_share
-from tpuctl.profiling.models import Measurement, Phase, Residual, Stage, StageCost
+from tpuctl.profiling.models import Measurement, Residual, Stage
 from tpuctl.profiling.node_stats import unversioned
+from tpuctl.profiling.windows import Phase, StageCost
 
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tpuctl.profiling.models import ChainNode, Phase, Stage, StageCost
+from tpuctl.profiling.models import ChainNode, Stage
+from tpuctl.profiling.windows import Phase, StageCost
 
 # What is left of a stage is one of its own from this share of it on.
 LEAST_REST = 0.05

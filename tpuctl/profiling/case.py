@@ -6,18 +6,10 @@ from dataclasses import dataclass, replace
 
 from tpuctl.profiling.attribution import Attribution, attribute, attribute_counted
 from tpuctl.profiling.called import own_clocks, users_function
-from tpuctl.profiling.models import (
-    Advice,
-    Device,
-    Host,
-    Measurement,
-    Phase,
-    Stage,
-    Vcpus,
-    Verdict,
-)
+from tpuctl.profiling.models import Advice, Device, Host, Measurement, Stage, Vcpus, Verdict
 from tpuctl.profiling.reference import Thresholds, thresholds
 from tpuctl.profiling.whatif import Change
+from tpuctl.profiling.windows import Phase
 
 PYTHON_KINDS = ("torch", "grain", "iterable")
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")

@@ -18,19 +18,11 @@ from tpuctl.profiling.case import (
     serial_runs,
 )
 from tpuctl.profiling.likely import HALF_CERTAIN
-from tpuctl.profiling.models import (
-    Device,
-    Measurement,
-    Phase,
-    Profile,
-    StepTimes,
-    Vcpus,
-    Verdict,
-    Window,
-)
+from tpuctl.profiling.models import Device, Measurement, Profile, StepTimes, Vcpus, Verdict, Window
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.verdict import judge
 from tpuctl.profiling.whatif import Scaling, what_if
+from tpuctl.profiling.windows import Phase
 
 # Avoids dividing by zero for pipelines that hardly use a vCPU.
 LEAST_BUSY = 0.01

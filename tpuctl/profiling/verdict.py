@@ -18,8 +18,8 @@ from tpuctl.profiling.case import (
     taken_by_others,
 )
 from tpuctl.profiling.likely import likely_cause
-from tpuctl.profiling.models import Phase
 from tpuctl.profiling.reference import Thresholds
+from tpuctl.profiling.windows import Phase
 
 ONE_HALF = 0.5
 # A median below this share of the mean: a few batches took most of the time.

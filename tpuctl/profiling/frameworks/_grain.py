@@ -16,7 +16,8 @@ from absl import flags
 from tpuctl.profiling.frameworks.iterables import location_of
 from tpuctl.profiling.frameworks.meter import Meter, Metered
 from tpuctl.profiling.frameworks.source import Source
-from tpuctl.profiling.models import ChainNode, Input, StageCost
+from tpuctl.profiling.models import ChainNode, Input
+from tpuctl.profiling.windows import StageCost
 
 METHOD = "CPU clock of the threads around each call"
 # The attribute in which a node keeps its function.

@@ -12,8 +12,8 @@ from tpuctl.profiling.align import notable_batches
 from tpuctl.profiling.frameworks._tf_graph import location_of_function
 from tpuctl.profiling.frameworks.iterables import call_of_library
 from tpuctl.profiling.measure import signals
-from tpuctl.profiling.models import CopyingStage, NodeCost
 from tpuctl.profiling.whatif import Change
+from tpuctl.profiling.windows import CopyingStage, NodeCost
 
 AUTOTUNE = tf.data.AUTOTUNE
 # The median of short windows, so that one disturbed by another process does not count.

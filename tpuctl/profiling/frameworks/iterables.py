@@ -18,7 +18,8 @@ from tpuctl.profiling.frameworks.stacks import (
     name_producer,
     read_stacks,
 )
-from tpuctl.profiling.models import ChainNode, StageCost
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.windows import StageCost
 
 # The names of random transforms in torchvision, timm and albumentations.
 _RANDOM = re.compile("Random|Jitter|Augment|Erasing|Dropout", re.IGNORECASE)

@@ -4,16 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.profiling.models import (
-    ChainNode,
-    CopyingStage,
-    Input,
-    IsolatedStage,
-    Kind,
-    NodeCost,
-    StageCost,
-)
+from tpuctl.profiling.models import ChainNode, Input, Kind
 from tpuctl.profiling.node_stats import Snapshot
+from tpuctl.profiling.windows import CopyingStage, IsolatedStage, NodeCost, StageCost
 
 CHANNELS = (1, 3, 4)
 MOST_LEAVES = 64

@@ -25,7 +25,8 @@ from tpuctl.profiling.frameworks.stacks import (
 )
 from tpuctl.profiling.measure.loop import prompt_switches
 from tpuctl.profiling.measure.probe import Sampler
-from tpuctl.profiling.models import ChainNode, StageCost
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.windows import StageCost
 from tpuctl.usercode.frames import current_frames, native_ids
 
 # A sample takes some 50 us: together 1 % of one vCPU (2026-11).

@@ -20,9 +20,10 @@ from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
 from tpuctl.profiling.measure.sources import open_source
-from tpuctl.profiling.models import IsolatedStage, Measurement, Phase
+from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.request import Request, try_alone
 from tpuctl.profiling.trace.models import Deep
+from tpuctl.profiling.windows import IsolatedStage, Phase
 from tpuctl.usercode.child import Channel
 from tpuctl.usercode.scratch import scratch_folder
 
