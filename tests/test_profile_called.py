@@ -91,6 +91,17 @@ def test_functions_in_threads_of_their_own_take_what_no_stage_claims() -> None:
     assert load.parallelism == 4
 
 
+def test_iterators_that_end_at_once_are_known_by_the_samples_of_their_threads() -> None:
+    idle = {**JPEG, "augment": 0.01}
+    free = replace(phase(active_ms=idle), costs=(cost("load", 3.0, threads=1),))
+    kept = profile(measurement(free, python="augment", active_ms=idle))
+    lost = replace(free, nodes_vanished=True)
+    found = profile(measurement(lost, python="augment", active_ms=idle))
+    assert named(kept, "load").calls_in_flight < 0.1
+    assert named(found, "load").calls_in_flight == pytest.approx(3.0 * 266 / 1000)
+    assert named(found, "load").cpu_ms_per_example > named(kept, "load").cpu_ms_per_example
+
+
 def test_a_stage_of_which_nothing_was_sampled_stays_whole() -> None:
     assert [each.name for each in divided().stages] == [
         each.name for each in divided(cost("", 2.0)).stages

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from tpuctl.profiling import advice_tf_data as tf_data
-from tpuctl.profiling.case import PYTHON_KINDS, AdviceInputs
+from tpuctl.profiling.case import PYTHON_KINDS, AdviceInputs, lock_is_held
 from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
@@ -92,21 +92,23 @@ def _workers(inputs: AdviceInputs) -> Advice | None:
         return None
     if not in_processes and inputs.finding.verdict == "stolen" and inputs.case.has_threads:
         return None
+    in_threads = loader == "py_dataset" and not lock_is_held(inputs.case)
+    name, also = measured.settings.get("loader_class"), " and use_multiprocessing = True"
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
         "grain_loader": f"grain.DataLoader(..., worker_count={count})",
-        "py_dataset": f"super().__init__(workers={count}, use_multiprocessing=True) in "
-        f"{measured.settings.get('loader_class')}",
+        "py_dataset": f"workers = {count}{'' if in_threads else also} on the {name} before fit",
     }.get(
         loader,
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
         f"functions in {count} workers",
     )
     names = ", ".join(s.name for s in inputs.stages if s.is_notable) or "the pipeline"
+    how = "processes; one interpreter cannot use more than one vCPU"
     return inputs.advice(
         "workers",
-        f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
+        f"Run {names} in {count} {'threads, since the lock is free' if in_threads else how}.",
         line,
         inputs.usable_vcpus * max(0.0, 1 - inputs.case.others) * 1000 / inputs.total_ms,
         Change("workers", count) if loader in ("torch", "grain") else None,
@@ -120,6 +122,7 @@ def _wait_together(inputs: AdviceInputs) -> Advice | None:
         return None
     stage, measured = inputs.stages[index], inputs.case.measured
     kind = measured.settings.get("loader", measured.kind)
+    name = measured.settings.get("loader_class")
     count = min(MOST_WAITING_LANES, 4 * (stage.parallelism or measured.lanes or 1))
     limits = [count * 1000 / sum(each.active_ms_per_example for each in inputs.stages)]
     if inputs.full_rate:
@@ -128,8 +131,7 @@ def _wait_together(inputs: AdviceInputs) -> Advice | None:
         "torch": f"DataLoader(..., num_workers={count})",
         "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
         "grain_loader": f"grain.DataLoader(..., read_options=grain.ReadOptions({count}))",
-        "py_dataset": f"super().__init__(workers={count}) in "
-        f"{measured.settings.get('loader_class')}",
+        "py_dataset": f"workers = {count} on the {name} before fit",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
     return inputs.advice(

@@ -5,6 +5,7 @@ import re
 import shlex
 
 from tpuctl.profiling.align import trunk
+from tpuctl.profiling.attribution import READERS
 from tpuctl.profiling.called import is_generated, place_of
 from tpuctl.profiling.case import AdviceInputs, serial_runs
 from tpuctl.profiling.models import Advice, Stage
@@ -172,32 +173,64 @@ def threadpool(inputs: AdviceInputs) -> Advice | None:
 
 
 def parallel_calls(inputs: AdviceInputs) -> Advice | None:
-    """Run several calls of a serial stage at the same time."""
+    """Run several calls of a serial stage at the same time, and of the maps in the same thread."""
     index = inputs.finding.bottleneck
-    if index is None or inputs.stages[index].op == "Prefetch":
+    if index is None or (inputs.stages[index].parallelism or 1) > 1:
         return None
     stage = inputs.stages[index]
-    if (stage.parallelism or 1) > 1:
-        return None
-    others = [
-        active for indices, active in serial_runs(inputs.case) if index not in indices and active
+    runs = [indices for indices, _ in serial_runs(inputs.case)]
+    mine = next((run for run in runs if index in run), [index])
+    changed = [
+        inputs.stages[i] for i in mine if i == index or _is_worth_it(inputs.stages[i], stage)
     ]
-    caps = [inputs.case.examples_per_s / active for active in others]
-    if is_generated(stage):
-        change = "read the files with tf.data itself, or use one generator per process"
-    elif "Map" in stage.op:
-        change = f"num_parallel_calls=tf.data.AUTOTUNE in {place_of(stage)}"
-    elif "Interleave" in stage.op:
-        change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
-    else:
+    if (change := _several_at_once(stage, changed)) is None:
         return None
+    kept = [[inputs.stages[i].calls_in_flight for i in run] for run in runs if run is not mine]
+    kept.append(
+        [
+            each.calls_in_flight
+            for each in map(inputs.stages.__getitem__, mine)
+            if each not in changed
+        ]
+    )
+    limits = [inputs.case.examples_per_s / sum(run) for run in kept if sum(run)]
+    names = ", ".join(each.name for each in changed)
     return inputs.advice(
         "parallel_calls",
-        f"{stage.name} runs on one thread; let tf.data run several calls at the same time.",
+        f"{names} {'run' if len(changed) > 1 else 'runs'} on one thread; let tf.data run several "
+        "calls at the same time.",
         change,
-        min([inputs.full_rate, *caps]) if inputs.full_rate else None,
-        None if is_generated(stage) else Change("calls"),
+        min([inputs.full_rate, *limits]) if inputs.full_rate else None,
+        Change("calls") if _is_map(stage) or "Interleave" in stage.op else None,
     )
+
+
+def _is_map(stage: Stage) -> bool:
+    return "Map" in stage.op and "Flat" not in stage.op
+
+
+def _is_worth_it(stage: Stage, longest: Stage) -> bool:
+    """Whether a map takes long enough to be run in parallel together with the longest stage."""
+    return _is_map(stage) and stage.active_ms_per_example > NOTABLE * longest.active_ms_per_example
+
+
+def _several_at_once(stage: Stage, changed: list[Stage]) -> str | None:
+    """The change that lets a stage, and the maps among the others, run several calls."""
+    places = " and ".join(dict.fromkeys(place_of(each) for each in changed if _is_map(each)))
+    also = f", and num_parallel_calls=tf.data.AUTOTUNE in {places}" if places else ""
+    if stage.name.removesuffix("Dataset") in READERS:
+        return f"tf.data.{stage.name}(paths, num_parallel_reads=tf.data.AUTOTUNE){also}"
+    if is_generated(stage):
+        return "read the files with tf.data itself, or use one generator per process"
+    if _is_map(stage):
+        return also.removeprefix(", and ")
+    calls = "num_parallel_calls=tf.data.AUTOTUNE"
+    if "FlatMap" in stage.op:
+        return f"interleave(..., {calls}) instead of flat_map, which mixes the elements{also}"
+    for op, method in (("Interleave", "interleave"), ("Batch", "batch")):
+        if op in stage.op:
+            return f"{method}(..., {calls}){also}"
+    return None
 
 
 def prefetch(inputs: AdviceInputs) -> Advice | None:

@@ -212,8 +212,8 @@ def _scaled(active: Sequence[float], limits: Sequence[float], budget_s: float) -
     """Scale the elapsed times to the budget, each up to its limit; the others share the rest."""
     scale = _scale(sum(active), budget_s)
     held = {i: limit for i, limit in enumerate(limits) if limit < scale * active[i]}
-    rest = sum(each for i, each in enumerate(active) if i not in held)
-    scale = _scale(rest, budget_s - sum(held.values()))
+    rest_s = budget_s - sum(held.values())
+    scale = _scale(sum(each for i, each in enumerate(active) if i not in held), rest_s)
     return [held.get(i, scale * each) for i, each in enumerate(active)]
 
 
@@ -275,9 +275,8 @@ def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
     costs = sorted(_slice_costs(phase, position))
     if len(costs) < 3:
         return USUAL_DRIFT
-    mean = sum(costs) / len(costs)
-    trimmed = costs[len(costs) // 10 : len(costs) - len(costs) // 10]
-    return min(1.0, trimmed[0] / mean), max(1.0, trimmed[-1] / mean)
+    mean, cut = sum(costs) / len(costs), len(costs) // 10
+    return min(1.0, costs[cut] / mean), max(1.0, costs[-1 - cut] / mean)
 
 
 def _slice_costs(phase: Phase, position: int) -> list[float]:
@@ -345,8 +344,7 @@ class _Stages:
 
 def _name(work: _Work) -> str:
     written = work.stage.written
-    labels = [node.label for node in written if node.label]
-    if labels:
+    if labels := [node.label for node in written if node.label]:
         return labels[0]
     names = list(dict.fromkeys(node.name for node in reversed(written)))
     readers = [unversioned(n.op) for n in work.stage.ran if unversioned(n.op) in READERS]
@@ -401,5 +399,5 @@ def _relative_spread(phase: Phase) -> float:
     mean = sum(rates) / max(1, len(rates))
     if len(rates) < 5 or not mean:
         return RELATIVE_SPREAD
-    trimmed = rates[len(rates) // 10 : len(rates) - len(rates) // 10]
-    return min(0.3, max(mean - trimmed[0], trimmed[-1] - mean) / mean)
+    cut = len(rates) // 10
+    return min(0.3, max(mean - rates[cut], rates[-1 - cut] - mean) / mean)

@@ -53,7 +53,11 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
             "grain": grain.__version__,
             "num_workers": workers,
             "threads": lanes,
-            **({"loader": "grain_loader"} if isinstance(made, grain.DataLoader) else {}),
+            **(
+                {"loader": "grain_loader"}
+                if isinstance(made, getattr(grain, "DataLoader", ()))
+                else {}
+            ),
         },
         opened=lambda: iter(made),
         costs=partial(_costs, meter, stages),

@@ -252,11 +252,10 @@ class StackSampler:
 
     def write(self) -> None:
         """Write the samples to a file for `read_stacks`."""
-        # Copied first: a signal may add a function during the loop.
-        samples = list(self.samples.items())
         rows = [
             [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self.random, s.threads]
-            for key, s in samples
+            # Copied first: a signal may add a function during the loop.
+            for key, s in list(self.samples.items())
         ]
         path = Path(self.folder, f"{os.getpid()}.stacks")
         try:
