@@ -569,3 +569,19 @@ def test_work_that_the_model_misses_is_found_in_ever_longer_parts() -> None:
     assert source.method.startswith("CPU time of ever longer parts")
     assert (found.residual.share_of_cpu if found.residual else 1) < 0.05
     assert found.verdict == "serial"
+
+
+def test_threads_of_a_worker_process_that_uses_one_vcpu_wait_for_its_lock() -> None:
+    rows = [("blur", "Map", 9.0, 1.0)]
+    measured = replace(counted(*rows, lanes=16), kind="grain", settings={"num_workers": 1})
+    assert profile(measured).verdict == "gil"
+    rows = [("fetch", "Map", 9.0, 0.3)]
+    waits = replace(counted(*rows, lanes=16), kind="grain", settings={"num_workers": 1})
+    assert profile(waits).verdict == "io"
+
+
+def test_threads_that_wait_for_vcpus_of_others_do_not_wait_for_data() -> None:
+    rows = [("blur", "Map", 13.0, 1.0)]
+    others = {"other_cpu_s": 5.0, "run_delay_s": 40.0}
+    measured = replace(counted(*rows, lanes=32, **others), settings={"num_workers": 2})
+    assert profile(measured).verdict == "stolen"

@@ -4,8 +4,7 @@ import math
 import re
 import shlex
 
-from tpuctl.profiling.align import trunk
-from tpuctl.profiling.attribution import READERS
+from tpuctl.profiling.align import READERS, trunk
 from tpuctl.profiling.called import is_generated, place_of
 from tpuctl.profiling.case import AdviceInputs, serial_runs
 from tpuctl.profiling.models import Advice, Stage
@@ -103,6 +102,9 @@ def cache(inputs: AdviceInputs) -> Advice | None:
     passing = ("Prefetch", "Shuffle")
     stage = next((each for each in reversed(before) if each.op not in passing), before[-1])
     again = any("Shuffle" in each.op for each in before[: stage.index + 1])
+    if again and len(trunk(inputs.case.measured.chain)[-1].inputs) > 1:
+        # It would keep which elements of several shuffled data sets come together.
+        return None
     share = load_facts("relative_costs.json")["cache_memory_share"]
     size = (stage.bytes_per_example or 0.0) * examples
     if not size or size > share * host.memory_available_bytes or stage.op in IN_MEMORY:
@@ -195,10 +197,12 @@ def parallel_calls(inputs: AdviceInputs) -> Advice | None:
     )
     limits = [inputs.case.examples_per_s / sum(run) for run in kept if sum(run)]
     names = ", ".join(each.name for each in changed)
+    what = f"{names} {'run' if len(changed) > 1 else 'runs'} on one thread; let tf.data run several"
+    if is_generated(stage):
+        what = f"A generator makes one call of {stage.name} at a time; make several"
     return inputs.advice(
         "parallel_calls",
-        f"{names} {'run' if len(changed) > 1 else 'runs'} on one thread; let tf.data run several "
-        "calls at the same time.",
+        f"{what} calls at the same time.",
         change,
         min([inputs.full_rate, *limits]) if inputs.full_rate else None,
         Change("calls") if _is_map(stage) or "Interleave" in stage.op else None,
@@ -221,7 +225,10 @@ def _several_at_once(stage: Stage, changed: list[Stage]) -> str | None:
     if stage.name.removesuffix("Dataset") in READERS:
         return f"tf.data.{stage.name}(paths, num_parallel_reads=tf.data.AUTOTUNE){also}"
     if is_generated(stage):
-        return "read the files with tf.data itself, or use one generator per process"
+        return (
+            f"yield only what {stage.name} needs; .map(lambda x: tf.numpy_function({stage.name}, "
+            "[x], ...), num_parallel_calls=tf.data.AUTOTUNE)"
+        )
     if _is_map(stage):
         return also.removeprefix(", and ")
     calls = "num_parallel_calls=tf.data.AUTOTUNE"

@@ -30,6 +30,7 @@ SAME = {
     "FromTensor": "Tensor",
 }
 FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffle")}
+READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 BOOKKEEPING = ("Root", "Options", "Model", "MaxIntraOpParallelism", "PrivateThreadPool")
 MATCH, FUSE, SKIP_WRITTEN, SKIP_RAN = "match", "fuse", "skip written", "skip ran"
 STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
@@ -118,6 +119,14 @@ def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
             branches = list(zip(names[-1].inputs, ran[j].inputs, strict=False))
     for below, fed_by in branches:
         stages += align(below, fed_by)
+    return _with_files(stages, written[-1])
+
+
+def _with_files(stages: list[AlignedStage], source: ChainNode) -> list[AlignedStage]:
+    """Give a reader of a list of files the flat_map or interleave that reads them."""
+    ends = max((i for i, stage in enumerate(stages) if stage.written), default=-1)
+    if source.op in READERS and ends + 1 < len(stages) and source not in stages[ends].written:
+        stages[ends + 1] = AlignedStage((source,), stages[ends + 1].ran)
     return stages
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tpuctl.profiling.align import (
     BOOKKEEPING,
+    READERS,
     AlignedStage,
     RunNode,
     TracedWork,
@@ -35,7 +36,6 @@ ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 LONGER_PARTS = "CPU time of ever longer parts of the pipeline, run alone"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 WORKERS = ", workers and passing elements between them"
-READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 SLICE_S = 1.0
 # In a window with fewer steps, filling or draining buffers distorts the count of examples.
 MANY_STEPS = 20
@@ -346,11 +346,8 @@ def _name(work: _Work) -> str:
     written = work.stage.written
     if labels := [node.label for node in written if node.label]:
         return labels[0]
-    names = list(dict.fromkeys(node.name for node in reversed(written)))
-    readers = [unversioned(n.op) for n in work.stage.ran if unversioned(n.op) in READERS]
-    if not names and readers:
-        # A list of files, which is read through a flat_map.
-        return f"{readers[0]}Dataset"
+    read = [f"{node.op}Dataset" if node.op in READERS else node.name for node in reversed(written)]
+    names = list(dict.fromkeys(read))
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
 
 

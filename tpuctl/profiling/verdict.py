@@ -263,6 +263,12 @@ def _waiting(case: Case) -> Finding | None:
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
     if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
+    usable = case.free.signals.vcpus_usable
+    if case.own + case.others >= case.limits.busy and (case.demand or 0.0) >= usable:
+        # No vCPU is idle, and more threads could run: others delay them, not the data.
+        return None
+    if found := _lock_of_workers(case):
+        return found
     stage = max(
         case.parts.stages, key=lambda each: each.active_ms_per_example - each.cpu_ms_per_example
     )
@@ -282,6 +288,21 @@ def _waiting(case: Case) -> Finding | None:
         doubt = "too short to tell whether they wait for the interpreter lock: measure for longer"
         return Finding("io", ONE_HALF, (*lines, line, doubt), bottleneck=slow)
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
+
+
+def _lock_of_workers(case: Case) -> Finding | None:
+    """Worker processes that use a vCPU each although they have more threads."""
+    workers = case.measured.settings.get("num_workers") or 0
+    if not workers or (case.measured.lanes or 0) < 2 * workers:
+        return None
+    each = case.free.signals.cpu_s / case.free.wall_s / workers
+    if not case.limits.gil_demand <= each < TWO_THREADS:
+        return None
+    line = (
+        f"{case.measured.lanes} threads of {workers} worker processes use {each:.2f} vCPUs in each "
+        "process: one interpreter lets one of them run at a time"
+    )
+    return Finding("gil", 0.7, (line,), longest_stage(case))
 
 
 def _small_pool(case: Case) -> Finding | None:

@@ -83,10 +83,15 @@ def sampled_costs(
             cpu_s=found[key].cpu_s,
             parallelism=max(lanes, found[key].threads),
             method=METHOD,
-            is_random=found[key].is_random or bool(_RANDOM.search(key[0])),
+            is_random=found[key].is_random or is_named_random(key[0]),
         )
         for key in by_depth(found)
     )
+
+
+def is_named_random(name: str) -> bool:
+    """Whether a library's function or class draws random numbers, according to its name."""
+    return bool(_RANDOM.search(name))
 
 
 def iterate(made: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from tpuctl.profiling.frameworks.iterables import is_named_random
 from tpuctl.profiling.frameworks.stacks import (
     Key,
     Samples,
@@ -70,7 +71,7 @@ class ThreadSampler:
                 cpu_s=found[called].cpu_s,
                 parallelism=found[called].threads,
                 method=METHOD,
-                is_random=called[1] in self._stacks.random,
+                is_random=called[1] in self._stacks.random or is_named_random(called[1][0]),
                 caller=called[0],
             )
             for called in by_depth(found)
