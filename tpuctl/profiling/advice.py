@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from tpuctl.profiling import advice_tf_data as tf_data
+from tpuctl.profiling.called import place_of
 from tpuctl.profiling.case import PYTHON_KINDS, AdviceInputs, lock_is_held
 from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
@@ -164,7 +165,11 @@ def _cache_shards(inputs: AdviceInputs) -> Advice | None:
         return None
     saved = sum(stage.cpu_ms_per_example for stage in kept)
     names = ", ".join(s.name for s in kept if s.is_notable)
-    random = ", ".join(s.name for s in kept if s.is_random)
+    drawn = [s for s in kept if s.is_random]
+    random = ", ".join(s.name for s in drawn)
+    if len({place_of(s) for s in drawn}) < len(drawn):
+        # Of the functions of one transformation, it is not known which are.
+        random = "part of it"
     how = f"{tf_data.VARIANTS} times, since {random} is random," if random else "once"
     variants = f" --variants {tf_data.VARIANTS}" if random else ""
     return inputs.advice(

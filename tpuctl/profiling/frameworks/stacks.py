@@ -178,8 +178,8 @@ class StackSampler:
     def _in_helpers(self) -> list[Samples]:
         """The functions of the user's other threads, except those waiting for other threads."""
         main = threading.main_thread().ident
-        frames = [f for t, f in current_frames() if t != main and not is_waiting(f)]
-        return [found for frame in frames if (found := self._sample(frame))]
+        frames = (f for t, f in current_frames() if t != main and not is_waiting(f))
+        return list(filter(None, map(self._sample, frames)))
 
     def _in_other_threads(self) -> float:
         """Credit the CPU time of Python's other threads since the last signal; return the sum."""
@@ -289,8 +289,7 @@ def producer_of(made: Any) -> Key | None:
     kind = type(made)
     methods = (getattr(kind, name, None) for name in ("__next__", "__getitems__", "__getitem__"))
     codes = (getattr(made, "gi_code", None), *(getattr(each, "__code__", None) for each in methods))
-    found = next((code for code in codes if code and not is_library(code.co_filename)), None)
-    return _key(found) if found else None
+    return next((_key(code) for code in codes if code and not is_library(code.co_filename)), None)
 
 
 def _library_call(made: Any, inner: Sequence[FrameType]) -> Key | None:
