@@ -126,12 +126,16 @@ def _wait_together(inputs: AdviceInputs) -> Advice | None:
     name = measured.settings.get("loader_class")
     count = min(MOST_WAITING_LANES, 4 * (stage.parallelism or measured.lanes or 1))
     limits = [count * 1000 / sum(each.active_ms_per_example for each in inputs.stages)]
+    if (stage.parallelism or 1) > 1:
+        alone = [s.active_ms_per_example for s in inputs.stages if s.parallelism == 1]
+        limits += [1000 / sum(alone)] if sum(alone) else []
     if inputs.full_rate:
         limits.append(inputs.full_rate)
+    options = f"grain.ReadOptions(num_threads={count})"
     lines = {
         "torch": f"DataLoader(..., num_workers={count})",
-        "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
-        "grain_loader": f"grain.DataLoader(..., read_options=grain.ReadOptions({count}))",
+        "grain": f"to_iter_dataset({options})",
+        "grain_loader": f"grain.DataLoader(..., read_options={options})",
         "py_dataset": f"workers = {count} on the {name} before fit",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"

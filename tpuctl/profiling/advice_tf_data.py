@@ -254,7 +254,17 @@ def prefetch(inputs: AdviceInputs) -> Advice | None:
 
 
 def smooth(inputs: AdviceInputs) -> Advice | None:
-    """Buffer batches that arrive unevenly."""
+    """Buffer batches that arrive unevenly, or fill the shuffle buffer while it is drained."""
+    shuffled = any("Shuffle" in stage.op for stage in inputs.stages)
+    examples = inputs.case.measured.input.examples
+    if shuffled and examples and inputs.case.free.examples > examples:
+        return inputs.advice(
+            "prefetch",
+            "Every epoch starts by filling the shuffle buffer while the device waits: let the next "
+            "epoch fill it while this one ends.",
+            "dataset.shuffle(...).repeat() and, at the end, .prefetch(tf.data.AUTOTUNE)",
+            None,
+        )
     return inputs.advice(
         "prefetch",
         "Batches arrive unevenly: buffer more of them, and do not wait for slow ones in order.",

@@ -186,6 +186,7 @@ def _window_name(case: Case) -> str:
 def _headline(case: Case, finding: Finding, idle: float | None, device: Device | None) -> str:
     found = finding.bottleneck
     stage = "the pipeline" if found is None else case.parts.stages[found].name
+    holder = "Python code between the stages" if found is None else stage
     serial = f"{stage} does not run in parallel."
     if case.overhead > MOST:
         serial = "most of its time is spent on passing single elements between stages."
@@ -194,7 +195,7 @@ def _headline(case: Case, finding: Finding, idle: float | None, device: Device |
         "vcpu": f"The vCPUs are the bottleneck; {stage} uses most of their time.",
         "stolen": "The vCPUs are the bottleneck, and other processes use part of them.",
         "throttled": "The CPU quota of this container is the bottleneck.",
-        "gil": f"The Python interpreter lock (GIL) is the bottleneck: {stage} holds it.",
+        "gil": f"The Python interpreter lock (GIL) is the bottleneck: {holder} holds it.",
         "io": f"Waiting for data is the bottleneck: {stage} waits while vCPUs are idle.",
         "threadpool": f"The thread pool is the bottleneck: {stage} fills all of its threads.",
         "serial": f"A single thread is the bottleneck: {serial}",

@@ -194,7 +194,8 @@ def _gil(case: Case) -> Finding | None:
             f"{case.own:.0%} of the usable vCPUs are busy",
             *_overhead_line(case),
         ),
-        bottleneck=longest_stage(case, python),
+        # What runs the stages may hold it more than any of them.
+        bottleneck=None if case.overhead > ONE_HALF else longest_stage(case, python),
     )
 
 

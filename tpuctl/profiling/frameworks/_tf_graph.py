@@ -56,7 +56,8 @@ def chain_of(dataset: Any) -> ChainNode:
     )
     if location is None and function is not None and (line := getattr(dataset, LINE, None)):
         # A library's function: the user wrote the call that made this data set.
-        name, location = line[0] if name == "<lambda>" else name, line[1]
+        is_unnamed = name in ("<lambda>", _op_name(dataset))
+        name, location = line[0] if is_unnamed else name, line[1]
     return ChainNode(
         op=_op(dataset),
         name=name,
@@ -197,6 +198,10 @@ def _name(dataset: Any, function: Any) -> str:
     ours = getattr(function, "__module__", "").startswith("tensorflow.")
     if name and not ours:
         return str(name)
+    return _op_name(dataset)
+
+
+def _op_name(dataset: Any) -> str:
     return re.sub("([A-Z])", r"_\1", _op(dataset)).lower().lstrip("_")
 
 
