@@ -12,6 +12,7 @@ from tpuctl.profiling.advice_tf_data import _several_at_once
 from tpuctl.profiling.case import AdviceInputs, Finding, build_case
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import ChainNode, Device, Input, Profile, Vcpus
+from tpuctl.profiling.windows import Spread
 
 
 def codes(result: Profile) -> list[str]:
@@ -304,3 +305,16 @@ def test_a_py_dataset_gets_threads_where_the_lock_is_free_and_processes_where_it
     held_case = replace(case, phases=tuple(held))
     found = next(each for each in profile(held_case).advice if each.code == "workers")
     assert found.change.endswith("use_multiprocessing = True on the Photos before fit")
+
+
+def test_a_shuffle_buffer_that_every_epoch_fills_again_is_said_to_be_why_batches_are_late() -> None:
+    late = Spread(128, 0.0255, 0.0006, 0.0025, 0.8, 0.81)
+    names = {"prefetch": 0.01, "batch": 0.2, "shuffle": 0.1, "augment": 0.3}
+    phases = starving(examples_per_s=800.0, own=0.97, active_ms=names)
+    phases = tuple(replace(each, step_times=late) for each in phases)
+    measured = measurement(*phases, active_ms=names, input=Input(1, 1000, 1))
+    [advice] = [each for each in profile(measured).advice if each.code == "prefetch"]
+    assert ".repeat()" in advice.change
+    endless = replace(measured, input=Input(1, None, 1))
+    [advice] = [each for each in profile(endless).advice if each.code == "prefetch"]
+    assert "prefetch(8)" in advice.change
