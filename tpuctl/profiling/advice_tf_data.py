@@ -276,7 +276,9 @@ def smooth(inputs: AdviceInputs) -> Advice | None:
 
 def vectorise(inputs: AdviceInputs) -> Advice | None:
     """Process whole batches if most time is spent on passing single elements."""
-    if inputs.case.overhead < inputs.case.limits.residual:
+    first = next((i for i, s in enumerate(inputs.stages) if "Batch" in s.op), len(inputs.stages))
+    functions = [s for s in inputs.stages[:first] if "Map" in s.op or "Filter" in s.op]
+    if inputs.case.overhead < inputs.case.limits.residual or not functions:
         return None
     return inputs.advice(
         "vectorise",

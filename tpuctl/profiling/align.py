@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tpuctl.profiling.models import ChainNode
-from tpuctl.profiling.node_stats import unversioned
+from tpuctl.profiling.node_stats import EXPANDING, unversioned
 from tpuctl.profiling.trace.models import Operation, TracedNode
 from tpuctl.profiling.windows import NodeCost
 
@@ -38,6 +38,7 @@ STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
 LEAST_BATCH_SHARE = 0.02
 # Of the iterators that a flat_map or interleave creates, as many elements must have been counted.
 LEAST_SEEN = 8
+MOSTLY = 0.5
 # If less than this share of a trace's work is found in the model, they do not belong together.
 LEAST_MATCHED = 0.8
 # Which epoch, or which source of several, an iterator belongs to: `Repeat[3]::Map`.
@@ -119,14 +120,17 @@ def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
             branches = list(zip(names[-1].inputs, ran[j].inputs, strict=False))
     for below, fed_by in branches:
         stages += align(below, fed_by)
-    return _with_files(stages, written[-1])
+    return _with_files(stages, written)
 
 
-def _with_files(stages: list[AlignedStage], source: ChainNode) -> list[AlignedStage]:
+def _with_files(stages: list[AlignedStage], written: Sequence[ChainNode]) -> list[AlignedStage]:
     """Give a reader of a list of files the flat_map or interleave that reads them."""
-    ends = max((i for i, stage in enumerate(stages) if stage.written), default=-1)
-    if source.op in READERS and ends + 1 < len(stages) and source not in stages[ends].written:
-        stages[ends + 1] = AlignedStage((source,), stages[ends + 1].ran)
+    matched = [node for stage in stages for node in stage.written]
+    readers = [node for node in written if node.op in READERS and node not in matched]
+    for i, stage in enumerate(stages):
+        expands = any(unversioned(node.op) in EXPANDING for node in stage.ran)
+        if readers and expands and not stage.written:
+            stages[i] = AlignedStage((readers.pop(0),), stage.ran)
     return stages
 
 
@@ -201,6 +205,16 @@ def _moves(written: Sequence[ChainNode], ran: Sequence[RunNode]) -> Iterator[tup
             yield MATCH, 0.0
         if FUSED.get(op) == tuple(canonical(node.op) for node in written):
             yield FUSE, 0.0
+
+
+def loses_iterators(nodes: Sequence[NodeCost]) -> bool:
+    """Whether most iterators of a flat_map or interleave ended between two looks at the model."""
+    for node in nodes:
+        if unversioned(node.op) in EXPANDING:
+            inner = [n.elements for n in nodes if n.path[:-1] == node.path and "*" in n.path[-1]]
+            if sum(inner) < MOSTLY * node.elements:
+                return True
+    return False
 
 
 def notable_batches(nodes: Sequence[NodeCost]) -> Iterator[tuple[NodeCost, float]]:

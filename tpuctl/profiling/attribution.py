@@ -19,6 +19,7 @@ from tpuctl.profiling.align import (
     align,
     build_tree,
     costs_from_trace,
+    loses_iterators,
     match_trace,
     merge_labelled,
     trunk,
@@ -39,8 +40,7 @@ WORKERS = ", workers and passing elements between them"
 SLICE_S = 1.0
 # In a window with fewer steps, filling or draining buffers distorts the count of examples.
 MANY_STEPS = 20
-# Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
-USUAL_DRIFT = 0.9, 1.1
+USUAL_DRIFT = 0.9, 1.1  # within a minute on a shared machine (2026-11)
 # A stage below a tenth of the time does not matter; half of the expected CPU time is far off.
 NOTABLE, WAITING = 0.1, 0.5
 RELATIVE_SPREAD = 0.1
@@ -120,7 +120,8 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     make = _Stages(measured, phase, cpu_s, low, high)
     method = MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
     method = ISOLATED if waiting else TRACED if traced else method
-    if measured.isolated and not (waiting or traced) and sum(costs) < (1 - UNCLAIMED) * budget_s:
+    is_complete = sum(costs) >= (1 - UNCLAIMED) * budget_s and not loses_iterators(phase.nodes)
+    if measured.isolated and not (waiting or traced or is_complete):
         costs, method = _run_alone(measured, works, budget_s), LONGER_PARTS
         works = [replace(w, active_s=max(w.active_s, c)) for w, c in zip(works, costs, strict=True)]
         limits = [math.inf] * len(works)
@@ -212,8 +213,8 @@ def _scaled(active: Sequence[float], limits: Sequence[float], budget_s: float) -
     """Scale the elapsed times to the budget, each up to its limit; the others share the rest."""
     scale = _scale(sum(active), budget_s)
     held = {i: limit for i, limit in enumerate(limits) if limit < scale * active[i]}
-    rest_s = budget_s - sum(held.values())
-    scale = _scale(sum(each for i, each in enumerate(active) if i not in held), rest_s)
+    rest = sum(each for i, each in enumerate(active) if i not in held)
+    scale = _scale(rest, budget_s - sum(held.values()))
     return [held.get(i, scale * each) for i, each in enumerate(active)]
 
 
@@ -344,8 +345,8 @@ class _Stages:
 
 def _name(work: _Work) -> str:
     written = work.stage.written
-    if labels := [node.label for node in written if node.label]:
-        return labels[0]
+    if label := next((node.label for node in written if node.label), None):
+        return label
     read = [f"{node.op}Dataset" if node.op in READERS else node.name for node in reversed(written)]
     names = list(dict.fromkeys(read))
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
@@ -368,8 +369,8 @@ def _counted_stage(
     index: int, cost: StageCost, examples: float, total_s: float, phase: Phase
 ) -> Stage:
     cpu_s, wall_s = cost.cpu_s / examples, cost.wall_s / examples
-    lanes, vcpus = cost.parallelism, phase.signals.vcpus_usable
-    limits = [min(lanes, vcpus) / cpu_s] if cpu_s else []
+    lanes = cost.parallelism
+    limits = [min(lanes, phase.signals.vcpus_usable) / cpu_s] if cpu_s else []
     limits += [lanes / wall_s] if wall_s else []
     return Stage(
         index=index,
@@ -393,8 +394,7 @@ def _counted_stage(
 def _relative_spread(phase: Phase) -> float:
     """How far the CPU use of slices of the window is from their mean, without outliers."""
     rates = sorted(piece.cpu_s / piece.wall_s for piece in phase.slices if piece.wall_s > 0)
-    mean = sum(rates) / max(1, len(rates))
+    mean, cut = sum(rates) / max(1, len(rates)), len(rates) // 10
     if len(rates) < 5 or not mean:
         return RELATIVE_SPREAD
-    cut = len(rates) // 10
     return min(0.3, max(mean - rates[cut], rates[-1 - cut] - mean) / mean)

@@ -264,12 +264,14 @@ def _waiting(case: Case) -> Finding | None:
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
     if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
-    usable = case.free.signals.vcpus_usable
-    if case.own + case.others >= case.limits.busy and (case.demand or 0.0) >= usable:
-        # No vCPU is idle, and more threads could run: others delay them, not the data.
-        return None
-    if found := _lock_of_workers(case):
-        return found
+    workers = case.measured.settings.get("num_workers") or 0
+    if workers and (case.measured.lanes or 0) >= 2 * workers:
+        # Threads of a worker may wait for its lock, which is not probed.
+        is_full = case.own + case.others >= case.limits.busy
+        if is_full and (case.demand or 0.0) >= case.free.signals.vcpus_usable:
+            return None
+        if found := _lock_of_workers(case, workers):
+            return found
     stage = max(
         case.parts.stages, key=lambda each: each.active_ms_per_example - each.cpu_ms_per_example
     )
@@ -291,11 +293,8 @@ def _waiting(case: Case) -> Finding | None:
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
 
 
-def _lock_of_workers(case: Case) -> Finding | None:
+def _lock_of_workers(case: Case, workers: int) -> Finding | None:
     """Worker processes that use a vCPU each although they have more threads."""
-    workers = case.measured.settings.get("num_workers") or 0
-    if not workers or (case.measured.lanes or 0) < 2 * workers:
-        return None
     each = case.free.signals.cpu_s / case.free.wall_s / workers
     if not case.limits.gil_demand <= each < TWO_THREADS:
         return None

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpuctl.profiling.align import READERS
 from tpuctl.profiling.frameworks.iterables import LINE
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.node_stats import ModelNode, Snapshot
@@ -116,7 +117,8 @@ def examples_in(dataset: Any) -> int | None:
 
 def does_work(dataset: Any) -> bool:
     """Whether a transformation computes or copies, instead of only passing elements on."""
-    return _python_function(dataset) is not None or "Batch" in _op(dataset)
+    is_read = _op(dataset) in READERS
+    return is_read or _python_function(dataset) is not None or "Batch" in _op(dataset)
 
 
 def threads_of(options: Any) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
+from tpuctl.profiling.align import loses_iterators
 from tpuctl.profiling.attribution import UNCLAIMED
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import sampling_notes
@@ -132,7 +133,8 @@ def _isolate(
     ran_s = phase.signals.cpu_s - phase.signals.tool_cpu_s - phase.signals.consumer_cpu_s
     explained_s = phase.signals.cpu_s + (phase.signals.delayed_s or 0.0)
     is_known = 1 - explained_s / (active_s or 1.0) < BLOCKED_SHARE
-    if not active_s or (is_known and active_s >= (1 - UNCLAIMED) * ran_s):
+    is_complete = active_s >= (1 - UNCLAIMED) * ran_s and not loses_iterators(phase.nodes)
+    if not active_s or (is_known and is_complete):
         return ()
     channel.enter("measuring stage by stage")
     return source.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)
