@@ -66,6 +66,11 @@ def test_a_function_that_waits_takes_time_but_no_vcpu() -> None:
     assert named(found, "blur").cpu_ms_per_example > 1
 
 
+def test_a_delay_that_ended_in_a_short_function_does_not_make_the_others_wait() -> None:
+    found = divided(cost("rotate", 4.0, ready=0.15), cost("blur", 0.02, ready=90.0))
+    assert named(found, "rotate").cpu_ms_per_example > 10 * named(found, "blur").cpu_ms_per_example
+
+
 def test_what_no_python_code_did_is_the_stages_own_if_it_has_operations() -> None:
     assert "augment" not in {each.name for each in divided(cost("blur", 3.0)).stages}
     found = divided(cost("blur", 3.0), only_calls=False)

@@ -12,6 +12,7 @@ LEAST_REST = 0.05
 # A function that is ready for less of its time than this share of what the most ready one is waits
 # for something else; above the second share it computes all the time.
 WAITS, COMPUTES = 0.2, 0.5
+LEAST_KNOWN = 0.1
 # What a function's image decoding is called, which is a stage of its own.
 DECODE_IN = "image decode in "
 
@@ -132,8 +133,11 @@ def _computing_s(costs: Sequence[StageCost]) -> list[float]:
     The kernel counts a wait for a vCPU when it ends, so only much less than others shows that a
     function waits for something else.
     """
-    ready = [cost.cpu_s / cost.wall_s if cost.wall_s else 0.0 for cost in costs]
-    most = max(ready, default=0.0) or 1.0
+    ready = [min(1.0, cost.cpu_s / cost.wall_s) if cost.wall_s else 0.0 for cost in costs]
+    # A wait that ended in a short function says nothing of the others.
+    least_s = LEAST_KNOWN * sum(cost.wall_s for cost in costs)
+    known = (share for cost, share in zip(costs, ready, strict=True) if cost.wall_s >= least_s)
+    most = max(known, default=0.0) or 1.0
     shares = [(each / most - WAITS) / (COMPUTES - WAITS) for each in ready]
     return [c.wall_s * max(0.0, min(1.0, each)) for c, each in zip(costs, shares, strict=True)]
 
