@@ -24,8 +24,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.profile_suite import OLDER, make_photos
-from tpuctl.profiling.models import Signals
 from tpuctl.profiling.whatif import Scaling, WhatIf, what_if
+from tpuctl.profiling.windows import Signals
 
 PARTS = ("live", "deep", "stall")
 PIPELINES = ("jpeg", "heavy")

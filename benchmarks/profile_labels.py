@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from tpuctl.profiling.models import Signals
+from tpuctl.profiling.windows import Signals
 
 # With more of the vCPUs taken by others a run says as much about them as about the pipeline.
 QUIET = 0.15

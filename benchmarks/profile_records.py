@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from benchmarks.profile_labels import Label
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.profiling.conclude import build_profile
-from tpuctl.profiling.models import ChainNode, Device, Measurement, Profile, StageCost
+from tpuctl.profiling.models import ChainNode, Device, Measurement, Profile
+from tpuctl.profiling.windows import StageCost
 
 Located = TypeVar("Located", ChainNode, StageCost)
 RECORDS = Path(__file__).with_name("labelled_measurements.jsonl")

@@ -13,19 +13,9 @@ import pytest
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.measure.loop import BatchReader
 from tpuctl.profiling.measure.sources import open_source
-from tpuctl.profiling.models import (
-    ChainNode,
-    Device,
-    Host,
-    Input,
-    Measurement,
-    NodeCost,
-    Phase,
-    Profile,
-    Signals,
-    Spread,
-)
+from tpuctl.profiling.models import ChainNode, Device, Host, Input, Measurement, Profile
 from tpuctl.profiling.request import Request, parse_target
+from tpuctl.profiling.windows import NodeCost, Phase, Signals, Spread
 
 Measured = TypeVar("Measured")
 BATCH = 32

@@ -8,9 +8,11 @@ import pytest
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tests.test_pipeline_verdicts import CASES, counted
 from tpuctl.profiling.advice import advise
+from tpuctl.profiling.advice_tf_data import _several_at_once
 from tpuctl.profiling.case import AdviceInputs, Finding, build_case
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import ChainNode, Device, Input, Profile, Vcpus
+from tpuctl.profiling.windows import Spread
 
 
 def codes(result: Profile) -> list[str]:
@@ -260,3 +262,59 @@ def test_threads_that_work_need_a_vcpu_each_and_not_more_of_them() -> None:
     assert advice.predicted_examples_per_s == pytest.approx(
         2 * result.pipeline_examples_per_s, rel=0.05
     )
+
+
+def test_maps_in_one_thread_are_run_in_parallel_together() -> None:
+    long = {**JPEG, "decode": 3.0, "augment": 2.0}
+    measured = measurement(*starving(own=0.5, calls=None, active_ms=long, examples_per_s=160.0))
+    [advice] = [each for each in profile(measured).advice if each.code == "parallel_calls"]
+    assert advice.what.startswith("decode, resize, augment run on one thread")
+    assert advice.change == (
+        "num_parallel_calls=tf.data.AUTOTUNE in /home/me/train.py:6 and /home/me/train.py:7"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "change"),
+    [
+        ("TextLineDataset", "tf.data.TextLineDataset(paths, num_parallel_reads=tf.data.AUTOTUNE)"),
+        ("FlatMap", "interleave(..., num_parallel_calls=tf.data.AUTOTUNE) instead of flat_map"),
+        ("BatchV2", "batch(..., num_parallel_calls=tf.data.AUTOTUNE)"),
+        ("Shuffle", None),
+    ],
+)
+def test_what_one_thread_reads_or_batches_has_its_own_way_to_be_parallel(
+    op: str, change: str | None
+) -> None:
+    stage = replace(profile(measurement(*starving())).stages[0], name=op, op=op, parallelism=None)
+    found = _several_at_once(stage, [stage])
+    assert (found is None) if change is None else (found or "").startswith(change)
+
+
+def test_a_py_dataset_gets_threads_where_the_lock_is_free_and_processes_where_it_is_held() -> None:
+    settings = {"loader": "py_dataset", "loader_class": "Photos"}
+    case = replace(CASES["one thread for everything"][1], settings=settings)
+    free = next(each for each in profile(case).advice if each.code == "workers")
+    assert free.change == "workers = 2 on the Photos before fit"
+    held = [
+        replace(
+            each, signals=replace(each.signals, gil_overshoot_p50_ms=4.0, gil_overshoot_p90_ms=5.0)
+        )
+        for each in case.phases
+    ]
+    held_case = replace(case, phases=tuple(held))
+    found = next(each for each in profile(held_case).advice if each.code == "workers")
+    assert found.change.endswith("use_multiprocessing = True on the Photos before fit")
+
+
+def test_a_shuffle_buffer_that_every_epoch_fills_again_is_said_to_be_why_batches_are_late() -> None:
+    late = Spread(128, 0.0255, 0.0006, 0.0025, 0.8, 0.81)
+    names = {"prefetch": 0.01, "batch": 0.2, "shuffle": 0.1, "augment": 0.3}
+    phases = starving(examples_per_s=800.0, own=0.97, active_ms=names)
+    phases = tuple(replace(each, step_times=late) for each in phases)
+    measured = measurement(*phases, active_ms=names, input=Input(1, 1000, 1))
+    [advice] = [each for each in profile(measured).advice if each.code == "prefetch"]
+    assert ".repeat()" in advice.change
+    endless = replace(measured, input=Input(1, None, 1))
+    [advice] = [each for each in profile(endless).advice if each.code == "prefetch"]
+    assert "prefetch(8)" in advice.change

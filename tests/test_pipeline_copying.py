@@ -9,8 +9,9 @@ import pytest
 from tests.pipeline_cases import BATCH, JPEG, measurement, nodes, phase, profile
 from tests.test_profile_deep import traced_as
 from tpuctl.profiling.attribution import COPYING
-from tpuctl.profiling.models import CopyingStage, Measurement, NodeCost, Stage
+from tpuctl.profiling.models import Measurement, Stage
 from tpuctl.profiling.program.copy_cost import with_copying
+from tpuctl.profiling.windows import CopyingStage, NodeCost
 
 WAITING = {**JPEG, "batch": 3.0}
 PATH = nodes(JPEG, 320)[2].path

@@ -3,17 +3,19 @@
 import weakref
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.pipeline_cases import chain, nodes
 from tpuctl.errors import TargetError
-from tpuctl.profiling.align import align, build_tree, merge_labelled
+from tpuctl.profiling.align import align, build_tree, loses_iterators, merge_labelled
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure.loop import BatchReader, Limit, is_warming_up, spread
-from tpuctl.profiling.models import ChainNode, NodeCost
+from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.node_stats import ModelNode, NodeStats, Snapshot
+from tpuctl.profiling.windows import NodeCost
 
 
 def node(id: int, name: str, active: int, elements: int, *inputs: int) -> ModelNode:
@@ -219,3 +221,22 @@ def test_durations_are_summed_up() -> None:
     summary = spread(array("d", [float(value) for value in range(1, 101)]))
     assert (summary.count, summary.mean, summary.p50, summary.p99) == (100, 50.5, 51.0, 100.0)
     assert spread(array("d")).count == 0
+
+
+def test_a_reader_of_a_list_of_files_is_the_flat_map_that_reads_them() -> None:
+    files = ChainNode("TensorSlice", "tensor_slice")
+    written = ChainNode("Map", "parse", inputs=(ChainNode("TFRecord", "records", inputs=(files,)),))
+    assert names(written, "Map", "Map/FlatMap", "Map/FlatMap/TensorSlice") == [
+        ("parse", "Map"),
+        ("records", "FlatMap"),
+        ("tensor_slice", "TensorSlice"),
+    ]
+    alone = ChainNode("Map", "parse", inputs=(ChainNode("TextLine", "lines"),))
+    assert names(alone, "Map", "Map/FlatMap", "Map/FlatMap/TensorSlice")[1] == ("lines", "FlatMap")
+
+
+def test_iterators_that_ended_unseen_are_noticed_by_their_missing_elements() -> None:
+    outer = NodeCost(("Map", "FlatMap"), 0.1, 1000, 0, None, None)
+    inner = NodeCost(("Map", "FlatMap", "TextLine*"), 0.1, 990, 0, None, None)
+    assert not loses_iterators([outer, inner])
+    assert loses_iterators([outer, replace(inner, elements=8)])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.profiling.measure import signals
-from tpuctl.profiling.models import Signals
+from tpuctl.profiling.windows import Signals
 from tpuctl.storage import cgroups
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
-from tpuctl.profiling.models import IsolatedStage, Measurement, Phase, Spread, StageCost, Verdict
+from tpuctl.profiling.models import Measurement, Verdict
+from tpuctl.profiling.windows import IsolatedStage, Phase, Spread, StageCost
 
 SLOW_READ = {**JPEG, "read": 25.0}
 WAITING: dict[str, Any] = {
@@ -531,3 +532,56 @@ def test_python_that_waits_unprobed_may_wait_for_the_lock() -> None:
     assert (python.verdict, native.verdict) == ("io", "io")
     assert python.confidence <= 0.5 < native.confidence
     assert "too short to tell" in python.evidence[-1]
+
+
+def test_a_runtime_in_python_can_hold_the_lock_as_the_users_functions_do() -> None:
+    held = {"gil_overshoot_p90_ms": 28.0, "gil_overshoot_p50_ms": 11.0, "own": 0.5}
+    measured = replace(counted(("read", "Source", 0.1, 0.1), **held), kind="grain")
+    found = profile(measured)
+    assert found.verdict == "gil"
+    assert "passing elements" in found.evidence[-1]
+    in_workers = replace(measured, settings={"num_workers": 2})
+    assert profile(in_workers).verdict != "gil"
+
+
+def test_a_function_and_its_decoding_are_one_when_the_longest_is_named() -> None:
+    rows = [("image decode in load", 0.35), ("load", 0.2), ("blur", 0.4)]
+    found = profile(counted(*((name, "Python", part, part) for name, part in rows)))
+    assert found.verdict == "serial"
+    assert "image decode in load does not run in parallel" in found.headline
+
+
+def test_the_training_of_a_program_is_not_time_between_stages() -> None:
+    measured = measurement(*starving(own=0.5, active_ms={"batch": 0.01}, examples_per_s=200.0))
+    assert "between stages" in " ".join(profile(measured).evidence)
+    found = profile(replace(measured, program="train.py"))
+    assert "between stages" not in " ".join((found.headline, *found.evidence))
+
+
+def test_work_that_the_model_misses_is_found_in_ever_longer_parts() -> None:
+    free, device = starving(own=0.5, calls=None, active_ms={**JPEG, "decode": 0.5})
+    plain = measurement(free, device, active_ms={**JPEG, "decode": 0.5})
+    upto = ((6, 2.3), (5, 2.6), (4, 3.1), (3, 3.6), (2, 3.9), (1, 4.1))
+    isolated = tuple(IsolatedStage(depth, ms / 1e3) for depth, ms in upto)
+    found = profile(replace(plain, isolated=isolated))
+    source = next(stage for stage in found.stages if stage.op == "TensorSlice")
+    assert source.cpu_ms_per_example == pytest.approx(2.3, rel=0.1)
+    assert source.method.startswith("CPU time of ever longer parts")
+    assert (found.residual.share_of_cpu if found.residual else 1) < 0.05
+    assert found.verdict == "serial"
+
+
+def test_threads_of_a_worker_process_that_uses_one_vcpu_wait_for_its_lock() -> None:
+    rows = [("blur", "Map", 9.0, 1.0)]
+    measured = replace(counted(*rows, lanes=16), kind="grain", settings={"num_workers": 1})
+    assert profile(measured).verdict == "gil"
+    rows = [("fetch", "Map", 9.0, 0.3)]
+    waits = replace(counted(*rows, lanes=16), kind="grain", settings={"num_workers": 1})
+    assert profile(waits).verdict == "io"
+
+
+def test_threads_that_wait_for_vcpus_of_others_do_not_wait_for_data() -> None:
+    rows = [("blur", "Map", 13.0, 1.0)]
+    others = {"other_cpu_s": 5.0, "run_delay_s": 40.0}
+    measured = replace(counted(*rows, lanes=32, **others), settings={"num_workers": 2})
+    assert profile(measured).verdict == "stolen"

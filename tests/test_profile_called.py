@@ -13,8 +13,9 @@ import pytest
 from tests.pipeline_cases import JPEG, measurement, phase, profile, write_target
 from tests.warm_child import start_warm_child
 from tpuctl.profiling.measure.loop import prompt_switches
-from tpuctl.profiling.models import Profile, Stage, StageCost
+from tpuctl.profiling.models import Profile, Stage
 from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.windows import StageCost
 from tpuctl.usercode.frames import native_ids
 
 PYTHON = {**JPEG, "augment": 6.0}
@@ -65,6 +66,11 @@ def test_a_function_that_waits_takes_time_but_no_vcpu() -> None:
     assert named(found, "blur").cpu_ms_per_example > 1
 
 
+def test_a_delay_that_ended_in_a_short_function_does_not_make_the_others_wait() -> None:
+    found = divided(cost("rotate", 4.0, ready=0.15), cost("blur", 0.02, ready=90.0))
+    assert named(found, "rotate").cpu_ms_per_example > 10 * named(found, "blur").cpu_ms_per_example
+
+
 def test_what_no_python_code_did_is_the_stages_own_if_it_has_operations() -> None:
     assert "augment" not in {each.name for each in divided(cost("blur", 3.0)).stages}
     found = divided(cost("blur", 3.0), only_calls=False)
@@ -88,6 +94,17 @@ def test_functions_in_threads_of_their_own_take_what_no_stage_claims() -> None:
         named(alone, "augment").cpu_ms_per_example + gained
     )
     assert load.parallelism == 4
+
+
+def test_iterators_that_end_at_once_are_known_by_the_samples_of_their_threads() -> None:
+    idle = {**JPEG, "augment": 0.01}
+    free = replace(phase(active_ms=idle), costs=(cost("load", 3.0, threads=1),))
+    kept = profile(measurement(free, python="augment", active_ms=idle))
+    lost = replace(free, nodes_vanished=True)
+    found = profile(measurement(lost, python="augment", active_ms=idle))
+    assert named(kept, "load").calls_in_flight < 0.1
+    assert named(found, "load").calls_in_flight == pytest.approx(3.0 * 266 / 1000)
+    assert named(found, "load").cpu_ms_per_example > named(kept, "load").cpu_ms_per_example
 
 
 def test_a_stage_of_which_nothing_was_sampled_stays_whole() -> None:

@@ -18,11 +18,12 @@ from tpuctl.profiling.measure.host_trace import (
     ProfilerError,
     capture,
 )
-from tpuctl.profiling.models import Measurement, NodeCost, Phase, Profile
+from tpuctl.profiling.models import Measurement, Profile
 from tpuctl.profiling.profile import profile_target
 from tpuctl.profiling.trace.host_trace import merge, read_host_traces
 from tpuctl.profiling.trace.models import Deep, TracedNode
 from tpuctl.profiling.trace.stages import InputPipeline, StageWork
+from tpuctl.profiling.windows import NodeCost, Phase
 from tpuctl.reporters.profile import deep_summary, operation_lines, profile_csv
 from tpuctl.reporters.profile_html import profile_page
 

@@ -15,8 +15,9 @@ from benchmarks.profile_suite import take
 from benchmarks.profile_thresholds import Record, fit
 from tests.pipeline_cases import measurement, phase, profile, starving, up_to_three_times
 from tpuctl.profiling.case import build_case
-from tpuctl.profiling.models import Measurement, Signals
+from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.reference import thresholds
+from tpuctl.profiling.windows import Signals
 
 BY_NAME = {label.name: label for label in LABELS}
 VCPU = Label("made", 20, ("vcpu",), None, "fit")

@@ -72,8 +72,35 @@ def test_the_same_rate_on_two_vcpus_is_one_thread_or_waiting() -> None:
     assert limit(waiting, waiting).verdicts == ["io", "threadpool"]
 
 
+def test_threads_that_could_run_and_gain_nothing_from_a_vcpu_are_one_thread() -> None:
+    assert limit(QUIET, QUIET, lock=0.1).verdicts == ["serial"]
+    beside_others = replace(QUIET, runnable=1.7, busy=0.5, others=0.3)
+    assert limit(beside_others, beside_others, lock=0.9).verdicts == ["gil", "serial"]
+    assert limit(beside_others, beside_others, lock=0.1).verdicts == ["vcpu"]
+
+
+def test_what_is_left_without_a_wait_is_the_next_limit_and_no_cost() -> None:
+    truth = Truth("photos", limit="waiting")
+    whole = replace(QUIET, cpu_ms=0.5, wall_ms=1.3)
+    without = {"read": replace(whole, cpu_ms=0.9, wall_ms=0.95), "resize": whole}
+    conclude_stages(truth, [whole], {name: [each] for name, each in without.items()}, {})
+    assert truth.stages == ["read"]
+
+
+def test_helper_threads_that_spin_are_no_cost_where_one_thread_limits() -> None:
+    truth = Truth("photos", limit="one thread", evidence={"others": 0.01})
+    whole = replace(QUIET, cpu_ms=2.0, wall_ms=1.4)
+    without = {
+        "decode": replace(whole, cpu_ms=1.3, wall_ms=0.7),
+        "blur": replace(whole, cpu_ms=0.9, wall_ms=1.0),
+    }
+    conclude_stages(truth, [whole], {name: [each] for name, each in without.items()}, {})
+    assert truth.stages == ["decode"]
+
+
 def test_truths_that_disagree_drop_the_pipeline() -> None:
-    assert "threads say vcpu" in limit(QUIET, QUIET).why_dropped
+    slow = replace(QUIET, runnable=1.0)
+    assert "threads say one thread" in limit(slow, replace(slow, wall_ms=2.0)).why_dropped
     assert limit(QUIET, SLOW).why_dropped == ""
     assert "py-spy says resize" in stages({"decode": 0.5, "resize": 1.8}, resize=0.9).why_dropped
     assert stages({"decode": 0.5, "resize": 1.8}, decode=0.9).why_dropped == ""
@@ -95,4 +122,7 @@ def test_grades_compare_verdict_and_stage() -> None:
     assert not wrong.verdict_ok
     assert not wrong.stage_ok
     assert costliest(truth, profile("vcpu", decode=0.1)["data"]) == REST
+    named = profile("serial", decode=1.0, resize=2.0)["data"]
+    named["stages"][0]["is_bottleneck"] = True
+    assert costliest(truth, named) == "decode"
     assert any("both in 1 (50%)" in line for line in report([right, wrong], []))

@@ -5,11 +5,13 @@ rightly change it, else the signals that it stands on.
 """
 
 import importlib.util
+import inspect
 import os
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.pipeline_cases import up_to_three_times
@@ -18,9 +20,10 @@ from tpuctl.profiling.frameworks.iterables import open_iterable
 from tpuctl.profiling.frameworks.meter import FEW, Meter, Metered
 from tpuctl.profiling.frameworks.source import count_examples, holds_a_batch
 from tpuctl.profiling.measure.loop import BatchReader
-from tpuctl.profiling.measure.sources import kind_of
+from tpuctl.profiling.measure.sources import kind_of, open_source
 from tpuctl.profiling.models import Profile
 from tpuctl.profiling.profile import profile_target
+from tpuctl.profiling.request import Request, parse_target
 
 BODY = """
 import time
@@ -86,6 +89,17 @@ def grain_threads():
     import grain
     data = grain.MapDataset.range(1 << 20).map(count).map(fetch).batch(4)
     return data.to_iter_dataset(grain.ReadOptions(num_threads=4))
+
+def grain_loader():
+    import grain
+    class Tokenize(grain.transforms.Map):
+        def map(self, element):
+            return count(element)
+    return grain.DataLoader(
+        data_source=grain.sources.RangeDataSource(0, 1 << 20, 1),
+        sampler=grain.samplers.IndexSampler(1 << 20),
+        operations=[Tokenize(), grain.transforms.Batch(4)],
+    )
 
 def grain_workers():
     import grain
@@ -207,6 +221,17 @@ def test_the_functions_of_a_grain_pipeline_count_themselves_in_its_threads(place
     assert costliest(profile) == "count"
     assert {stage.parallelism for stage in profile.stages} == {4}
     assert profile.stages[0].location == f"{place}:9"
+
+
+@needs_grain
+@pytest.mark.slow
+def test_a_transformation_in_a_grain_loader_has_its_name_and_its_one_thread(place: str) -> None:
+    profile = take(place, "grain_loader")
+    assert costliest(profile) == "Tokenize"
+    found = {stage.name: stage for stage in profile.stages}
+    assert (found["Tokenize"].location or "").startswith(f"{place}:")
+    assert {found[name].parallelism for name in ("Tokenize", "batch")} == {1}
+    assert profile.settings["loader"] == "grain_loader"
 
 
 @needs_grain
@@ -341,3 +366,20 @@ def test_nothing_is_asked_of_an_iterator_but_its_elements(tmp_path: Path) -> Non
     reader = BatchReader(source, batch_size=2)
     assert reader.step() == 2
     reader.poll()
+
+
+def sized(batch_size=256):
+    while True:
+        yield np.zeros((batch_size, 1, 3, 4, 4)), np.zeros((batch_size, 1, 1))
+
+
+@pytest.mark.parametrize(("keeps", "size"), [(True, 256), (False, 16)])
+def test_a_function_keeps_its_own_batch_size_unless_another_one_is_asked_for(
+    tmp_path: Path, keeps: bool, size: int
+) -> None:
+    place = tmp_path / "sized.py"
+    place.write_text("import numpy as np\n" + inspect.getsource(sized))
+    target = parse_target(f"{place}:sized")
+    request = Request(target, 16, 32, 1.0, None, None, 3.0, keeps_batch_size=keeps)
+    source = open_source(request, str(tmp_path))
+    assert source.count(next(source.opened())) == source.batch_size == size

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tpuctl.profiling.frameworks.stacks import producer_of
+from tpuctl.profiling.frameworks.iterables import LINE, remember_lines
+from tpuctl.profiling.frameworks.stacks import StackSampler, producer_of
 
 # A process of its own: the timer of a test's time limit has the signal here.
 PROGRAM = """
@@ -260,3 +262,53 @@ def test_garbage_that_lets_threads_end_does_not_stop_the_program(tmp_path: Path)
     place.write_text(GARBAGE)
     command = [sys.executable, str(place), str(tmp_path)]
     assert subprocess.check_output(command, text=True, timeout=120).strip() == "ended"
+
+
+KERAS = "/x/site-packages/keras/src/trainers/data_adapters/py_dataset_adapter.py"
+PHOTOS = """
+import sys
+class Generator:
+    def transform(self):
+        return sys._getframe()
+def load():
+    return sys._getframe()
+class Photos:
+    def __init__(self, call):
+        self.call = call
+    def _batch(self):
+        return self.call()
+    def __getitem__(self, index):
+        return self._batch()
+class Part:
+    def __init__(self, photos):
+        self.photos = photos
+    def __getitem__(self, index):
+        return [self.photos[each] for each in (0,)][0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("load", "Photos.load"), ("Generator().transform", "Generator.transform")],
+)
+@pytest.mark.parametrize("whole", ["Photos({})", "Part(Photos({}))"])
+def test_the_work_of_a_librarys_data_set_is_the_call_that_leaves_it(
+    call: str, name: str, whole: str
+) -> None:
+    code: dict[str, Any] = {}
+    exec(compile(PHOTOS, "/x/site-packages/keras/src/photos.py", "exec"), code)
+    reader = f"def read():\n    return {whole.format(call)}[0]"
+    exec(compile(reader, KERAS, "exec"), code)
+    sampler = StackSampler("")
+    assert sampler.stage_of(code["read"]())[0] == (name, "")
+
+
+def test_a_librarys_object_knows_the_line_of_the_user_that_made_it() -> None:
+    code: dict[str, Any] = {}
+    text = "class Data:\n    pass\ndef from_folder():\n    return Data()\n"
+    exec(compile(text, "/x/site-packages/library.py", "exec"), code)
+    remember_lines(code["Data"])
+    remember_lines(code["Data"])
+    made = code["from_folder"]()
+    line = test_a_librarys_object_knows_the_line_of_the_user_that_made_it.__code__.co_firstlineno
+    assert getattr(made, LINE) == ("from_folder", f"{__file__}:{line + 6}")

@@ -189,8 +189,6 @@ def costliest(truth: Truth, result: dict[str, Any], *, is_program: bool = False)
     """
     stages = result.get("stages") or []
     named = [each for each in stages if each.get("is_bottleneck")]
-    if named and truth.limit == "waiting":
-        return str(named[0]["name"])
     rest = (result.get("residual") or {}).get("cpu_ms_per_example") or 0.0
     rest = 0.0 if is_program else rest
     sums: dict[str, float] = {}
@@ -200,9 +198,10 @@ def costliest(truth: Truth, result: dict[str, Any], *, is_program: bool = False)
     largest = max(sums, key=sums.__getitem__, default=None)
     claimed = sum(sums.values())
     # As of the truth: the rest is many things, and no stage to work on.
-    if largest is None or claimed < LITTLE * (claimed + rest):
+    is_little = claimed < LITTLE * (claimed + rest) and truth.limit != "waiting"
+    if largest is None or is_little:
         return REST
-    return largest
+    return str(named[0]["name"]) if named else largest
 
 
 def line_of(row: Row) -> str:

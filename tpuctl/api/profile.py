@@ -102,7 +102,7 @@ class ProfileCommands:
                 words[0],
                 steps=steps,
                 seconds=seconds,
-                batch_size=32 if batch_size is None else batch_size,
+                batch_size=batch_size,
                 image_size=224 if image_size is None else image_size,
                 device_step_ms=device_step_ms,
                 train=train,

@@ -56,7 +56,8 @@ def run(
     steps: Annotated[int | None, Option(metavar="N", min=1, help="Steps to measure.")] = None,
     seconds: Seconds = None,
     batch_size: Annotated[
-        int | None, Option(metavar="N", min=1, help="Examples per step. Default: 32.")
+        int | None,
+        Option(metavar="N", min=1, help="Examples per step. Default: the function's own, else 32."),
     ] = None,
     image_size: Annotated[
         int | None,

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 
 from tpuctl.profiling import advice_tf_data as tf_data
-from tpuctl.profiling.case import PYTHON_KINDS, AdviceInputs
+from tpuctl.profiling.called import place_of
+from tpuctl.profiling.case import PYTHON_KINDS, AdviceInputs, lock_is_held
 from tpuctl.profiling.models import Advice
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.whatif import Change
@@ -87,27 +88,31 @@ def _workers(inputs: AdviceInputs) -> Advice | None:
     count = max(2, math.ceil(inputs.usable_vcpus))
     measured = inputs.case.measured
     in_processes = measured.settings.get("num_workers") or 0
+    loader = measured.settings.get("loader", measured.kind)
     if not inputs.total_ms or in_processes >= count or inputs.case.own >= inputs.case.limits.busy:
         return None
     if not in_processes and inputs.finding.verdict == "stolen" and inputs.case.has_threads:
         return None
+    in_threads = loader == "py_dataset" and not lock_is_held(inputs.case)
+    name, also = measured.settings.get("loader_class"), " and use_multiprocessing = True"
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
-        "py_dataset": f"super().__init__(workers={count}, use_multiprocessing=True) in "
-        f"{measured.settings.get('loader_class')}",
+        "grain_loader": f"grain.DataLoader(..., worker_count={count})",
+        "py_dataset": f"workers = {count}{'' if in_threads else also} on the {name} before fit",
     }.get(
-        measured.settings.get("loader", measured.kind),
+        loader,
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
         f"functions in {count} workers",
     )
     names = ", ".join(s.name for s in inputs.stages if s.is_notable) or "the pipeline"
+    how = "processes; one interpreter cannot use more than one vCPU"
     return inputs.advice(
         "workers",
-        f"Run {names} in {count} processes; one interpreter cannot use more than one vCPU.",
+        f"Run {names} in {count} {'threads, since the lock is free' if in_threads else how}.",
         line,
         inputs.usable_vcpus * max(0.0, 1 - inputs.case.others) * 1000 / inputs.total_ms,
-        Change("workers", count) if measured.kind in ("torch", "grain") else None,
+        Change("workers", count) if loader in ("torch", "grain") else None,
     )
 
 
@@ -118,15 +123,20 @@ def _wait_together(inputs: AdviceInputs) -> Advice | None:
         return None
     stage, measured = inputs.stages[index], inputs.case.measured
     kind = measured.settings.get("loader", measured.kind)
+    name = measured.settings.get("loader_class")
     count = min(MOST_WAITING_LANES, 4 * (stage.parallelism or measured.lanes or 1))
     limits = [count * 1000 / sum(each.active_ms_per_example for each in inputs.stages)]
+    if (stage.parallelism or 1) > 1:
+        alone = [s.active_ms_per_example for s in inputs.stages if s.parallelism == 1]
+        limits += [1000 / sum(alone)] if sum(alone) else []
     if inputs.full_rate:
         limits.append(inputs.full_rate)
+    options = f"grain.ReadOptions(num_threads={count})"
     lines = {
         "torch": f"DataLoader(..., num_workers={count})",
-        "grain": f"to_iter_dataset(grain.ReadOptions(num_threads={count}))",
-        "py_dataset": f"super().__init__(workers={count}) in "
-        f"{measured.settings.get('loader_class')}",
+        "grain": f"to_iter_dataset({options})",
+        "grain_loader": f"grain.DataLoader(..., read_options={options})",
+        "py_dataset": f"workers = {count} on the {name} before fit",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
     return inputs.advice(
@@ -159,7 +169,11 @@ def _cache_shards(inputs: AdviceInputs) -> Advice | None:
         return None
     saved = sum(stage.cpu_ms_per_example for stage in kept)
     names = ", ".join(s.name for s in kept if s.is_notable)
-    random = ", ".join(s.name for s in kept if s.is_random)
+    drawn = [s for s in kept if s.is_random]
+    random = ", ".join(s.name for s in drawn)
+    if len({place_of(s) for s in drawn}) < len(drawn):
+        # Of the functions of one transformation, it is not known which are.
+        random = "part of it"
     how = f"{tf_data.VARIANTS} times, since {random} is random," if random else "once"
     variants = f" --variants {tf_data.VARIANTS}" if random else ""
     return inputs.advice(

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 
-from tpuctl.profiling.align import trunk
+from tpuctl.profiling.align import READERS, trunk
 from tpuctl.profiling.called import is_generated, place_of
 from tpuctl.profiling.case import AdviceInputs, serial_runs
 from tpuctl.profiling.models import Advice, Stage
@@ -102,6 +102,9 @@ def cache(inputs: AdviceInputs) -> Advice | None:
     passing = ("Prefetch", "Shuffle")
     stage = next((each for each in reversed(before) if each.op not in passing), before[-1])
     again = any("Shuffle" in each.op for each in before[: stage.index + 1])
+    if again and len(trunk(inputs.case.measured.chain)[-1].inputs) > 1:
+        # It would keep which elements of several shuffled data sets come together.
+        return None
     share = load_facts("relative_costs.json")["cache_memory_share"]
     size = (stage.bytes_per_example or 0.0) * examples
     if not size or size > share * host.memory_available_bytes or stage.op in IN_MEMORY:
@@ -172,32 +175,69 @@ def threadpool(inputs: AdviceInputs) -> Advice | None:
 
 
 def parallel_calls(inputs: AdviceInputs) -> Advice | None:
-    """Run several calls of a serial stage at the same time."""
+    """Run several calls of a serial stage at the same time, and of the maps in the same thread."""
     index = inputs.finding.bottleneck
-    if index is None or inputs.stages[index].op == "Prefetch":
+    if index is None or (inputs.stages[index].parallelism or 1) > 1:
         return None
     stage = inputs.stages[index]
-    if (stage.parallelism or 1) > 1:
-        return None
-    others = [
-        active for indices, active in serial_runs(inputs.case) if index not in indices and active
+    runs = [indices for indices, _ in serial_runs(inputs.case)]
+    mine = next((run for run in runs if index in run), [index])
+    changed = [
+        inputs.stages[i] for i in mine if i == index or _is_worth_it(inputs.stages[i], stage)
     ]
-    caps = [inputs.case.examples_per_s / active for active in others]
-    if is_generated(stage):
-        change = "read the files with tf.data itself, or use one generator per process"
-    elif "Map" in stage.op:
-        change = f"num_parallel_calls=tf.data.AUTOTUNE in {place_of(stage)}"
-    elif "Interleave" in stage.op:
-        change = "interleave(..., num_parallel_calls=tf.data.AUTOTUNE)"
-    else:
+    if (change := _several_at_once(stage, changed)) is None:
         return None
+    kept = [[inputs.stages[i].calls_in_flight for i in run] for run in runs if run is not mine]
+    kept.append(
+        [
+            each.calls_in_flight
+            for each in map(inputs.stages.__getitem__, mine)
+            if each not in changed
+        ]
+    )
+    limits = [inputs.case.examples_per_s / sum(run) for run in kept if sum(run)]
+    names = ", ".join(each.name for each in changed)
+    what = f"{names} {'run' if len(changed) > 1 else 'runs'} on one thread; let tf.data run several"
+    if is_generated(stage):
+        what = f"A generator makes one call of {stage.name} at a time; make several"
     return inputs.advice(
         "parallel_calls",
-        f"{stage.name} runs on one thread; let tf.data run several calls at the same time.",
+        f"{what} calls at the same time.",
         change,
-        min([inputs.full_rate, *caps]) if inputs.full_rate else None,
-        None if is_generated(stage) else Change("calls"),
+        min([inputs.full_rate, *limits]) if inputs.full_rate else None,
+        Change("calls") if _is_map(stage) or "Interleave" in stage.op else None,
     )
+
+
+def _is_map(stage: Stage) -> bool:
+    return "Map" in stage.op and "Flat" not in stage.op
+
+
+def _is_worth_it(stage: Stage, longest: Stage) -> bool:
+    """Whether a map takes long enough to be run in parallel together with the longest stage."""
+    return _is_map(stage) and stage.active_ms_per_example > NOTABLE * longest.active_ms_per_example
+
+
+def _several_at_once(stage: Stage, changed: list[Stage]) -> str | None:
+    """The change that lets a stage, and the maps among the others, run several calls."""
+    places = " and ".join(dict.fromkeys(place_of(each) for each in changed if _is_map(each)))
+    also = f", and num_parallel_calls=tf.data.AUTOTUNE in {places}" if places else ""
+    if stage.name.removesuffix("Dataset") in READERS:
+        return f"tf.data.{stage.name}(paths, num_parallel_reads=tf.data.AUTOTUNE){also}"
+    if is_generated(stage):
+        return (
+            f"yield only what {stage.name} needs; .map(lambda x: tf.numpy_function({stage.name}, "
+            "[x], ...), num_parallel_calls=tf.data.AUTOTUNE)"
+        )
+    if _is_map(stage):
+        return also.removeprefix(", and ")
+    calls = "num_parallel_calls=tf.data.AUTOTUNE"
+    if "FlatMap" in stage.op:
+        return f"interleave(..., {calls}) instead of flat_map, which mixes the elements{also}"
+    for op, method in (("Interleave", "interleave"), ("Batch", "batch")):
+        if op in stage.op:
+            return f"{method}(..., {calls}){also}"
+    return None
 
 
 def prefetch(inputs: AdviceInputs) -> Advice | None:
@@ -214,7 +254,17 @@ def prefetch(inputs: AdviceInputs) -> Advice | None:
 
 
 def smooth(inputs: AdviceInputs) -> Advice | None:
-    """Buffer batches that arrive unevenly."""
+    """Buffer batches that arrive unevenly, or fill the shuffle buffer while it is drained."""
+    shuffled = any("Shuffle" in stage.op for stage in inputs.stages)
+    examples = inputs.case.measured.input.examples
+    if shuffled and examples and inputs.case.free.examples > examples:
+        return inputs.advice(
+            "prefetch",
+            "Every epoch starts by filling the shuffle buffer while the device waits: let the next "
+            "epoch fill it while this one ends.",
+            "dataset.shuffle(...).repeat() and, at the end, .prefetch(tf.data.AUTOTUNE)",
+            None,
+        )
     return inputs.advice(
         "prefetch",
         "Batches arrive unevenly: buffer more of them, and do not wait for slow ones in order.",
@@ -226,7 +276,9 @@ def smooth(inputs: AdviceInputs) -> Advice | None:
 
 def vectorise(inputs: AdviceInputs) -> Advice | None:
     """Process whole batches if most time is spent on passing single elements."""
-    if inputs.case.parts.residual.share_of_cpu < inputs.case.limits.residual:
+    first = next((i for i, s in enumerate(inputs.stages) if "Batch" in s.op), len(inputs.stages))
+    functions = [s for s in inputs.stages[:first] if "Map" in s.op or "Filter" in s.op]
+    if inputs.case.overhead < inputs.case.limits.residual or not functions:
         return None
     return inputs.advice(
         "vectorise",

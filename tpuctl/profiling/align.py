@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tpuctl.profiling.models import ChainNode, NodeCost
-from tpuctl.profiling.node_stats import unversioned
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.node_stats import EXPANDING, unversioned
 from tpuctl.profiling.trace.models import Operation, TracedNode
+from tpuctl.profiling.windows import NodeCost
 
 SAME = {
     "ForeverRepeat": "Repeat",
@@ -29,11 +30,15 @@ SAME = {
     "FromTensor": "Tensor",
 }
 FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffle")}
+READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 BOOKKEEPING = ("Root", "Options", "Model", "MaxIntraOpParallelism", "PrivateThreadPool")
 MATCH, FUSE, SKIP_WRITTEN, SKIP_RAN = "match", "fuse", "skip written", "skip ran"
 STEPS = {MATCH: (1, 1), FUSE: (2, 1), SKIP_WRITTEN: (1, 0), SKIP_RAN: (0, 1)}
 # A batch node below this share of the model's time does not distort the result.
 LEAST_BATCH_SHARE = 0.02
+# Of the iterators that a flat_map or interleave creates, as many elements must have been counted.
+LEAST_SEEN = 8
+MOSTLY = 0.5
 # If less than this share of a trace's work is found in the model, they do not belong together.
 LEAST_MATCHED = 0.8
 # Which epoch, or which source of several, an iterator belongs to: `Repeat[3]::Map`.
@@ -115,6 +120,17 @@ def align(chain: ChainNode, root: RunNode) -> list[AlignedStage]:
             branches = list(zip(names[-1].inputs, ran[j].inputs, strict=False))
     for below, fed_by in branches:
         stages += align(below, fed_by)
+    return _with_files(stages, written)
+
+
+def _with_files(stages: list[AlignedStage], written: Sequence[ChainNode]) -> list[AlignedStage]:
+    """Give a reader of a list of files the flat_map or interleave that reads them."""
+    matched = [node for stage in stages for node in stage.written]
+    readers = [node for node in written if node.op in READERS and node not in matched]
+    for i, stage in enumerate(stages):
+        expands = any(unversioned(node.op) in EXPANDING for node in stage.ran)
+        if readers and expands and not stage.written:
+            stages[i] = AlignedStage((readers.pop(0),), stage.ran)
     return stages
 
 
@@ -148,8 +164,10 @@ def _set_examples_per_element(node: RunNode, examples_per_element: float) -> Non
             each = examples / below.cost.elements if below.cost.elements else 0.0
         _set_examples_per_element(below, each)
     for below in node.inner:
+        # Most of those that end at once are missing, but the others are like them.
         each = examples / below.cost.elements if below.cost.elements else 0.0
-        _set_examples_per_element(below, each)
+        is_enough = below.cost.elements >= LEAST_SEEN
+        _set_examples_per_element(below, min(each, examples_per_element) if is_enough else each)
 
 
 def _all_below(nodes: Sequence[RunNode]) -> list[RunNode]:
@@ -187,6 +205,16 @@ def _moves(written: Sequence[ChainNode], ran: Sequence[RunNode]) -> Iterator[tup
             yield MATCH, 0.0
         if FUSED.get(op) == tuple(canonical(node.op) for node in written):
             yield FUSE, 0.0
+
+
+def loses_iterators(nodes: Sequence[NodeCost]) -> bool:
+    """Whether most iterators of a flat_map or interleave ended between two looks at the model."""
+    for node in nodes:
+        if unversioned(node.op) in EXPANDING:
+            inner = [n.elements for n in nodes if n.path[:-1] == node.path and "*" in n.path[-1]]
+            if sum(inner) < MOSTLY * node.elements:
+                return True
+    return False
 
 
 def notable_batches(nodes: Sequence[NodeCost]) -> Iterator[tuple[NodeCost, float]]:

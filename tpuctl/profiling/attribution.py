@@ -12,36 +12,40 @@ from dataclasses import dataclass, replace
 
 from tpuctl.profiling.align import (
     BOOKKEEPING,
+    READERS,
     AlignedStage,
     RunNode,
     TracedWork,
     align,
     build_tree,
     costs_from_trace,
+    loses_iterators,
     match_trace,
     merge_labelled,
     trunk,
 )
 from tpuctl.profiling.called import divide_called, running_share
-from tpuctl.profiling.models import Measurement, Phase, Residual, Stage, StageCost
+from tpuctl.profiling.models import Measurement, Residual, Stage
 from tpuctl.profiling.node_stats import unversioned
+from tpuctl.profiling.windows import Phase, StageCost
 
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"
 TRACED = "host trace, linked from stage to operation, x process CPU"
 COPYING = "as much copied alone, CPU time"
 ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
+LONGER_PARTS = "CPU time of ever longer parts of the pipeline, run alone"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 WORKERS = ", workers and passing elements between them"
-READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 SLICE_S = 1.0
 # In a window with fewer steps, filling or draining buffers distorts the count of examples.
 MANY_STEPS = 20
-# Drift between minutes on a shared machine was up to 25 %, within one 10 % (2026-11).
-USUAL_DRIFT = 0.9, 1.1
+USUAL_DRIFT = 0.9, 1.1  # within a minute on a shared machine (2026-11)
 # A stage below a tenth of the time does not matter; half of the expected CPU time is far off.
 NOTABLE, WAITING = 0.1, 0.5
 RELATIVE_SPREAD = 0.1
+# If the model misses more of the CPU time than this, parts of the pipeline are run alone.
+UNCLAIMED = 0.3
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,11 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     make = _Stages(measured, phase, cpu_s, low, high)
     method = MODEL_SCALED if active_s > budget_s else MODEL_DIRECT
     method = ISOLATED if waiting else TRACED if traced else method
+    is_complete = sum(costs) >= (1 - UNCLAIMED) * budget_s and not loses_iterators(phase.nodes)
+    if measured.isolated and not (waiting or traced or is_complete):
+        costs, method = _run_alone(measured, works, budget_s), LONGER_PARTS
+        works = [replace(w, active_s=max(w.active_s, c)) for w, c in zip(works, costs, strict=True)]
+        limits = [math.inf] * len(works)
     stages = tuple(
         make.stage(i, work, cost, method if cost < limits[i] else COPYING, waits=i in waiting)
         for i, (work, cost) in enumerate(zip(works, costs, strict=True))
@@ -242,6 +251,22 @@ def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float |
     return costs
 
 
+def _run_alone(measured: Measurement, works: Sequence[_Work], budget_s: float) -> list[float]:
+    """What the stages added to the CPU time of ever longer parts of the pipeline.
+
+    Those that were added together, such as a shuffle and its batch, share it as in the model.
+    """
+    costs = [work.active_s for work in works]
+    first = 0
+    for last, alone_s in enumerate(_isolated_cpu(measured, works)):
+        if alone_s is not None:
+            among = [max(1e-12, cost) for cost in costs[first : last + 1]]
+            costs[first : last + 1] = [alone_s * each / sum(among) for each in among]
+            first = last + 1
+    scale = _scale(sum(costs), budget_s)
+    return [scale * cost for cost in costs]
+
+
 def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
     """Lowest and highest CPU per example among slices of the window, relative to their mean."""
     if not works:
@@ -251,9 +276,8 @@ def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
     costs = sorted(_slice_costs(phase, position))
     if len(costs) < 3:
         return USUAL_DRIFT
-    mean = sum(costs) / len(costs)
-    trimmed = costs[len(costs) // 10 : len(costs) - len(costs) // 10]
-    return min(1.0, trimmed[0] / mean), max(1.0, trimmed[-1] / mean)
+    mean, cut = sum(costs) / len(costs), len(costs) // 10
+    return min(1.0, costs[cut] / mean), max(1.0, costs[-1 - cut] / mean)
 
 
 def _slice_costs(phase: Phase, position: int) -> list[float]:
@@ -294,7 +318,7 @@ class _Stages:
             cpu_ms_high=cpu_s * 1000 * self.high,
             share_of_cpu=cpu_s / self.total_cpu_s if self.total_cpu_s else 0.0,
             active_ms_per_example=work.active_s * 1000,
-            calls_in_flight=sum(n.cost.active_s for n in work.stage.ran) / self.phase.wall_s,
+            calls_in_flight=self._in_flight(work),
             parallelism=work.main.cost.parallelism,
             bytes_per_example=last.cost.bytes_out / out if out and last.cost.bytes_out else None,
             method=method,
@@ -303,6 +327,12 @@ class _Stages:
             decodes_jpeg=any(node.decodes_jpeg for node in written),
             operations=work.traced.top_operations(node.cost.path for node in work.stage.ran),
         )
+
+    def _in_flight(self, work: _Work) -> float:
+        """Calls at a time; more than the model has if the stage took longer than in it."""
+        known_s = sum(node.cost.active_s for node in work.stage.ran)
+        more_s = work.active_s - _active_s_per_example(work.stage)
+        return (known_s + max(0.0, more_s) * self.phase.examples) / self.phase.wall_s
 
     def _alone(self, work: _Work, cpu_s: float, waits: bool) -> float | None:
         """Examples per second if this stage had all vCPUs and its allowed calls to itself."""
@@ -315,14 +345,10 @@ class _Stages:
 
 def _name(work: _Work) -> str:
     written = work.stage.written
-    labels = [node.label for node in written if node.label]
-    if labels:
-        return labels[0]
-    names = list(dict.fromkeys(node.name for node in reversed(written)))
-    readers = [unversioned(n.op) for n in work.stage.ran if unversioned(n.op) in READERS]
-    if not names and readers:
-        # A list of files, which is read through a flat_map.
-        return f"{readers[0]}Dataset"
+    if label := next((node.label for node in written if node.label), None):
+        return label
+    read = [f"{node.op}Dataset" if node.op in READERS else node.name for node in reversed(written)]
+    names = list(dict.fromkeys(read))
     return " + ".join(names) if names else f"{work.last.op} (added by tf.data)"
 
 
@@ -343,8 +369,8 @@ def _counted_stage(
     index: int, cost: StageCost, examples: float, total_s: float, phase: Phase
 ) -> Stage:
     cpu_s, wall_s = cost.cpu_s / examples, cost.wall_s / examples
-    lanes, vcpus = cost.parallelism, phase.signals.vcpus_usable
-    limits = [min(lanes, vcpus) / cpu_s] if cpu_s else []
+    lanes = cost.parallelism
+    limits = [min(lanes, phase.signals.vcpus_usable) / cpu_s] if cpu_s else []
     limits += [lanes / wall_s] if wall_s else []
     return Stage(
         index=index,
@@ -368,8 +394,7 @@ def _counted_stage(
 def _relative_spread(phase: Phase) -> float:
     """How far the CPU use of slices of the window is from their mean, without outliers."""
     rates = sorted(piece.cpu_s / piece.wall_s for piece in phase.slices if piece.wall_s > 0)
-    mean = sum(rates) / max(1, len(rates))
+    mean, cut = sum(rates) / max(1, len(rates)), len(rates) // 10
     if len(rates) < 5 or not mean:
         return RELATIVE_SPREAD
-    trimmed = rates[len(rates) // 10 : len(rates) - len(rates) // 10]
-    return min(0.3, max(mean - trimmed[0], trimmed[-1] - mean) / mean)
+    return min(0.3, max(mean - rates[cut], rates[-1 - cut] - mean) / mean)

@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tpuctl.profiling.models import ChainNode, Phase, Stage, StageCost
+from tpuctl.profiling.models import ChainNode, Stage
+from tpuctl.profiling.windows import Phase, StageCost
 
 # What is left of a stage is one of its own from this share of it on.
 LEAST_REST = 0.05
 # A function that is ready for less of its time than this share of what the most ready one is waits
 # for something else; above the second share it computes all the time.
 WAITS, COMPUTES = 0.2, 0.5
+LEAST_KNOWN = 0.1
 # What a function's image decoding is called, which is a stage of its own.
 DECODE_IN = "image decode in "
 
@@ -100,13 +102,15 @@ def _divided(
     library_s = sum(cost.wall_s for cost in costs if not cost.name)
     active_s, cpu_ms = stage.active_ms_per_example / 1000 * examples, stage.cpu_ms_per_example
     in_calls = all(cost.parallelism <= (stage.parallelism or 1) for cost in mine)
+    is_lost = phase.nodes_vanished and wall_s + library_s > active_s
     fits, rest_s = 1.0, 0.0
-    if in_calls:
+    if in_calls and not is_lost:
         fits = min(1.0, active_s / ((wall_s + library_s) or 1.0))
         rest_s = fits * library_s if only_calls else active_s - fits * wall_s
     else:
-        # The stage itself waits for other threads, whose time is not in the runtime's model.
-        seen_ms = running_share(phase) * ready_s / examples * 1000
+        # The model has neither the time of other threads nor that of iterators that have ended.
+        rest_s = library_s if in_calls and only_calls else 0.0
+        seen_ms = running_share(phase) * (ready_s + rest_s) / examples * 1000
         cpu_ms = max(cpu_ms, min(seen_ms, cpu_ms + spare_ms))
     if rest_s < LEAST_REST * (fits * wall_s + rest_s):
         rest_s = 0.0
@@ -129,8 +133,11 @@ def _computing_s(costs: Sequence[StageCost]) -> list[float]:
     The kernel counts a wait for a vCPU when it ends, so only much less than others shows that a
     function waits for something else.
     """
-    ready = [cost.cpu_s / cost.wall_s if cost.wall_s else 0.0 for cost in costs]
-    most = max(ready, default=0.0) or 1.0
+    ready = [min(1.0, cost.cpu_s / cost.wall_s) if cost.wall_s else 0.0 for cost in costs]
+    # A wait that ended in a short function says nothing of the others.
+    least_s = LEAST_KNOWN * sum(cost.wall_s for cost in costs)
+    known = (share for cost, share in zip(costs, ready, strict=True) if cost.wall_s >= least_s)
+    most = max(known, default=0.0) or 1.0
     shares = [(each / most - WAITS) / (COMPUTES - WAITS) for each in ready]
     return [c.wall_s * max(0.0, min(1.0, each)) for c, each in zip(costs, shares, strict=True)]
 

@@ -1,22 +1,15 @@
 """The inputs of the rules for verdicts and advice. Pure."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tpuctl.profiling.attribution import Attribution, attribute, attribute_counted
 from tpuctl.profiling.called import own_clocks, users_function
-from tpuctl.profiling.models import (
-    Advice,
-    Device,
-    Host,
-    Measurement,
-    Phase,
-    Stage,
-    Vcpus,
-    Verdict,
-)
+from tpuctl.profiling.models import Advice, Device, Host, Measurement, Stage, Vcpus, Verdict
 from tpuctl.profiling.reference import Thresholds, thresholds
 from tpuctl.profiling.whatif import Change
+from tpuctl.profiling.windows import Phase
 
 PYTHON_KINDS = ("torch", "grain", "iterable")
 CPU_REGIMES: tuple[Verdict, ...] = ("device", "vcpu", "stolen", "throttled")
@@ -127,6 +120,21 @@ class Case:
         return max(0.0, 1 - known_s / active_s) if active_s else 0.0
 
     @property
+    def overhead(self) -> float:
+        """The share of the CPU time that the pipeline spent outside its stages.
+
+        In a program, what no stage claims is mostly the training.
+        """
+        return 0.0 if self.measured.program else self.parts.residual.share_of_cpu
+
+    @property
+    def is_all_python(self) -> bool:
+        """Whether what runs the stages is Python too, in their own process."""
+        measured = self.measured
+        in_processes = measured.settings.get("num_workers") or measured.program
+        return measured.kind in PYTHON_KINDS and not in_processes
+
+    @property
     def in_flight(self) -> float:
         """The mean number of active calls into stages."""
         active_s = sum(node.active_s for node in self.free.nodes)
@@ -189,20 +197,26 @@ def serial_runs(case: Case) -> list[tuple[list[int], float]]:
 
 def heaviest_stage(case: Case) -> int | None:
     """The stage that takes the most CPU time in the function that does."""
-    costs = [stage.cpu_ms_per_example for stage in case.parts.stages]
-    functions = [users_function(stage.name) for stage in case.parts.stages]
-    sums = dict.fromkeys(functions, 0.0)
-    for function, cost in zip(functions, costs, strict=True):
-        sums[function] += cost
-    ranks = [(sums[function], cost) for function, cost in zip(functions, costs, strict=True)]
-    return ranks.index(max(ranks)) if ranks else None
+    among = list(range(len(case.parts.stages)))
+    return _largest(case, among, lambda stage: stage.cpu_ms_per_example)
 
 
 def longest_stage(case: Case, stages: Iterable[int] | None = None) -> int | None:
-    """The stage that takes the most time, among some or all of them."""
-    indices = range(len(case.parts.stages)) if stages is None else stages
-    costs = {index: case.parts.stages[index].active_ms_per_example for index in indices}
-    return max(costs, key=costs.__getitem__, default=None)
+    """The stage that takes the most time in the function that does, among some or all of them."""
+    among = list(range(len(case.parts.stages)) if stages is None else stages)
+    return _largest(case, among, lambda stage: stage.active_ms_per_example)
+
+
+def _largest(case: Case, among: list[int], cost: Callable[[Stage], float]) -> int | None:
+    sums: defaultdict[str, float] = defaultdict(float)
+    for index in among:
+        stage = case.parts.stages[index]
+        sums[users_function(stage.name)] += cost(stage)
+    ranks = {
+        index: (sums[users_function(case.parts.stages[index].name)], cost(case.parts.stages[index]))
+        for index in among
+    }
+    return max(ranks, key=ranks.__getitem__, default=None)
 
 
 def lock_is_held(case: Case) -> bool:

@@ -18,19 +18,11 @@ from tpuctl.profiling.case import (
     serial_runs,
 )
 from tpuctl.profiling.likely import HALF_CERTAIN
-from tpuctl.profiling.models import (
-    Device,
-    Measurement,
-    Phase,
-    Profile,
-    StepTimes,
-    Vcpus,
-    Verdict,
-    Window,
-)
+from tpuctl.profiling.models import Device, Measurement, Profile, StepTimes, Vcpus, Verdict, Window
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.verdict import judge
 from tpuctl.profiling.whatif import Scaling, what_if
+from tpuctl.profiling.windows import Phase
 
 # Avoids dividing by zero for pipelines that hardly use a vCPU.
 LEAST_BUSY = 0.01
@@ -194,15 +186,16 @@ def _window_name(case: Case) -> str:
 def _headline(case: Case, finding: Finding, idle: float | None, device: Device | None) -> str:
     found = finding.bottleneck
     stage = "the pipeline" if found is None else case.parts.stages[found].name
+    holder = "Python code between the stages" if found is None else stage
     serial = f"{stage} does not run in parallel."
-    if case.parts.residual.share_of_cpu > MOST:
+    if case.overhead > MOST:
         serial = "most of its time is spent on passing single elements between stages."
     cause = {
         "device": "The device is the bottleneck: the input pipeline keeps up.",
         "vcpu": f"The vCPUs are the bottleneck; {stage} uses most of their time.",
         "stolen": "The vCPUs are the bottleneck, and other processes use part of them.",
         "throttled": "The CPU quota of this container is the bottleneck.",
-        "gil": f"The Python interpreter lock (GIL) is the bottleneck: {stage} holds it.",
+        "gil": f"The Python interpreter lock (GIL) is the bottleneck: {holder} holds it.",
         "io": f"Waiting for data is the bottleneck: {stage} waits while vCPUs are idle.",
         "threadpool": f"The thread pool is the bottleneck: {stage} fills all of its threads.",
         "serial": f"A single thread is the bottleneck: {serial}",

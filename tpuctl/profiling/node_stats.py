@@ -6,7 +6,7 @@ every epoch. So the increase of each node's counts is added to the totals of its
 
 from dataclasses import dataclass, replace
 
-from tpuctl.profiling.models import NodeCost
+from tpuctl.profiling.windows import NodeCost
 
 # Work between the last poll and a node's end is lost; below this share, it does not matter.
 NOTABLE_SHARE = 0.05

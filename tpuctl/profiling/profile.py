@@ -25,6 +25,7 @@ from tpuctl.usercode.scratch import scratch_folder
 START_LIMIT_S = 180.0
 MORE_TIME = "If it is slow but not stuck, give it more time with --seconds."
 TEMPLATE = "images"
+USUAL_BATCH = 32
 
 
 def measure(request: Request, *, on_progress: OnProgress, deep: bool = False) -> Measurement:
@@ -67,7 +68,7 @@ def profile_target(
     *,
     steps: int | None = None,
     seconds: float | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     image_size: int = 224,
     device_step_ms: float | None = None,
     train: bool = False,
@@ -80,7 +81,8 @@ def profile_target(
     """Measure an input pipeline in a fresh process and find its bottleneck.
 
     `seconds` is how long to measure, and limits how long a batch may take. The call takes that long
-    plus the start of TensorFlow. `batch_size` is for folders and for data sets that do not batch.
+    plus the start of TensorFlow. `batch_size` (32) is for folders and for data sets that do not
+    batch; unless it is given, a function keeps its own default for it.
     `fit` is an accelerator type: the step of `model` is compiled for it to estimate the device's
     step time. `verify` tests the advice: three rounds of two seconds, in a process per change.
     `deep` also traces the operations, for a few seconds and within 5 % of the vCPUs.
@@ -96,14 +98,16 @@ def profile_target(
     )
     _check_one_device({"--device-step-ms": device_step_ms, "--train": train, "--fit": fit})
     parsed = parse_target(target, on_progress=on_progress)
+    examples = batch_size or USUAL_BATCH
     device = None if device_step_ms is None else Device(device_step_ms, "given")
     if fit or train:
         device = _device_step(
-            fit, model=model, batch_size=batch_size, image_size=image_size, on_progress=on_progress
+            fit, model=model, batch_size=examples, image_size=image_size, on_progress=on_progress
         )
     request = Request(
         target=parsed,
-        batch_size=batch_size,
+        batch_size=examples,
+        keeps_batch_size=batch_size is None,
         image_size=image_size,
         seconds=seconds or DEFAULT_SECONDS,
         steps=steps,

@@ -36,6 +36,8 @@ class Target:
 class Request:
     """One measurement. `wait_limit_s` is the longest that a batch may take.
 
+    With `keeps_batch_size`, a function's own default for its `batch_size` holds.
+
     `change` is applied to the user's pipeline while it is built. Host traces, if any, go to
     `trace_folder`.
     """
@@ -48,6 +50,7 @@ class Request:
     device_step_ms: float | None
     wait_limit_s: float
     change: Change | None = None
+    keeps_batch_size: bool = False
     trace_folder: str | None = None
 
 

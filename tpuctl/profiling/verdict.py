@@ -18,8 +18,8 @@ from tpuctl.profiling.case import (
     taken_by_others,
 )
 from tpuctl.profiling.likely import likely_cause
-from tpuctl.profiling.models import Phase
 from tpuctl.profiling.reference import Thresholds
+from tpuctl.profiling.windows import Phase
 
 ONE_HALF = 0.5
 # A median below this share of the mean: a few batches took most of the time.
@@ -167,6 +167,8 @@ def _gil(case: Case) -> Finding | None:
     usual_ms = case.free.signals.gil_overshoot_p50_ms
     python = [stage.index for stage in case.parts.stages if stage.runs_python]
     cpu_ms = sum(case.parts.stages[index].cpu_ms_per_example for index in python)
+    if case.is_all_python:
+        cpu_ms = case.parts.cpu_s_per_example * 1e3
     in_python = cpu_ms / 1e3 * case.parts.examples_processed / case.free.wall_s
     if late_ms is None or usual_ms is None or not lock_is_held(case):
         return None
@@ -181,7 +183,6 @@ def _gil(case: Case) -> Finding | None:
         return None
     if in_python > TWO_THREADS or (case.measured.settings.get("num_workers") or 0) > 0:
         return None
-    busiest = max(python, key=lambda index: case.parts.stages[index].active_ms_per_example)
     return Finding(
         "gil",
         0.9,
@@ -189,10 +190,12 @@ def _gil(case: Case) -> Finding | None:
             f"a 2 ms sleep in Python ended {usual_ms:.1f} ms late (90th percentile "
             f"{late_ms:.1f} ms, waiting for a vCPU not counted): a thread holds the interpreter "
             "lock",
-            f"Python stages use {in_python:.2f} vCPUs and cannot use more than one; "
+            f"Python code uses {in_python:.2f} vCPUs and cannot use more than one; "
             f"{case.own:.0%} of the usable vCPUs are busy",
+            *_overhead_line(case),
         ),
-        bottleneck=busiest,
+        # What runs the stages may hold it more than any of them.
+        bottleneck=None if case.overhead > ONE_HALF else longest_stage(case, python),
     )
 
 
@@ -240,7 +243,7 @@ def _element_by_element(case: Case) -> Finding | None:
     """Idle vCPUs, no waiting, and most work is passing single elements between stages."""
     if case.is_starved_of_vcpus or case.own >= case.limits.busy or lock_is_held(case):
         return None
-    if not case.parts.stages or case.parts.residual.share_of_cpu < ONE_HALF:
+    if not case.parts.stages or case.overhead < ONE_HALF:
         return None
     if case.blocked >= case.limits.blocked_share:
         return None
@@ -261,6 +264,14 @@ def _waiting(case: Case) -> Finding | None:
     least = case.limits.blocked_alone if case.in_flight < TWO_THREADS else case.limits.blocked_share
     if case.own >= case.limits.idle or case.blocked < least or lock_is_held(case):
         return None
+    workers = case.measured.settings.get("num_workers") or 0
+    if workers and (case.measured.lanes or 0) >= 2 * workers:
+        # Threads of a worker may wait for its lock, which is not probed.
+        is_full = case.own + case.others >= case.limits.busy
+        if is_full and (case.demand or 0.0) >= case.free.signals.vcpus_usable:
+            return None
+        if found := _lock_of_workers(case, workers):
+            return found
     stage = max(
         case.parts.stages, key=lambda each: each.active_ms_per_example - each.cpu_ms_per_example
     )
@@ -280,6 +291,18 @@ def _waiting(case: Case) -> Finding | None:
         doubt = "too short to tell whether they wait for the interpreter lock: measure for longer"
         return Finding("io", ONE_HALF, (*lines, line, doubt), bottleneck=slow)
     return Finding("io", 0.85, (*lines, line), bottleneck=slow)
+
+
+def _lock_of_workers(case: Case, workers: int) -> Finding | None:
+    """Worker processes that use a vCPU each although they have more threads."""
+    each = case.free.signals.cpu_s / case.free.wall_s / workers
+    if not case.limits.gil_demand <= each < TWO_THREADS:
+        return None
+    line = (
+        f"{case.measured.lanes} threads of {workers} worker processes use {each:.2f} vCPUs in each "
+        "process: one interpreter lets one of them run at a time"
+    )
+    return Finding("gil", 0.7, (line,), longest_stage(case))
 
 
 def _small_pool(case: Case) -> Finding | None:
@@ -329,7 +352,7 @@ def _unknown(case: Case) -> Finding:
 
 
 def _overhead_line(case: Case) -> tuple[str, ...]:
-    share = case.parts.residual.share_of_cpu
+    share = case.overhead
     if share < case.limits.residual or not case.parts.stages:
         return ()
     return (f"{share:.0%} of the CPU time is spent on passing elements between stages",)

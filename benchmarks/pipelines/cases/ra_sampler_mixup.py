@@ -35,7 +35,8 @@ MIXES = v2.RandomChoice([v2.MixUp(alpha=0.2, num_classes=4), v2.CutMix(alpha=1.0
 
 def mixup(batch: Any) -> Any:
     if is_left_out("mixup"):
-        return BATCH
+        # The same memory again would need no copy to the other process either.
+        return [each.clone() for each in BATCH]
     return MIXES(*torch.utils.data.default_collate(batch))
 
 

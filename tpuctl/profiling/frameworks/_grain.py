@@ -16,12 +16,14 @@ from absl import flags
 from tpuctl.profiling.frameworks.iterables import location_of
 from tpuctl.profiling.frameworks.meter import Meter, Metered
 from tpuctl.profiling.frameworks.source import Source
-from tpuctl.profiling.models import ChainNode, Input, StageCost
+from tpuctl.profiling.models import ChainNode, Input
+from tpuctl.profiling.windows import StageCost
 
 METHOD = "CPU clock of the threads around each call"
 # The attribute in which a node keeps its function.
 FUNCTIONS = ("_map_fn", "_filter_fn", "_batch_fn", "_flat_map_fn")
 RANDOM = ("RandomMap",)
+METHODS = ("map", "random_map", "np_random_map", "filter")
 
 
 def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
@@ -33,12 +35,9 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
     meter, stages = Meter(folder), list[StageCost]()
     nodes = _nodes(data)
     lanes, workers = _lanes(nodes)
-    for node in reversed(nodes):
-        _wrap(node, meter, stages, lanes)
+    _wrap_all(nodes, meter, stages, lanes, workers)
     for branch in range(1, workers):
-        again: list[StageCost] = []
-        for node in reversed(_nodes(data, branch)):
-            _wrap(node, meter, again, lanes)
+        _wrap_all(_nodes(data, branch), meter, [], lanes, workers)
     read_from: Any = getattr(nodes[-1], "_source", None)
     operations = [getattr(node, "operation", None) for node in nodes]
     is_batched = any("Batch" in type(each).__name__ for each in (*nodes, *operations))
@@ -50,7 +49,16 @@ def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
         input=Input(0, len(read_from) if hasattr(read_from, "__len__") else None, 0),
         lanes=lanes,
         runs_ahead=lanes > 1 or workers > 0,
-        settings={"grain": grain.__version__, "num_workers": workers, "threads": lanes},
+        settings={
+            "grain": grain.__version__,
+            "num_workers": workers,
+            "threads": lanes,
+            **(
+                {"loader": "grain_loader"}
+                if isinstance(made, getattr(grain, "DataLoader", ()))
+                else {}
+            ),
+        },
         opened=lambda: iter(made),
         costs=partial(_costs, meter, stages),
     )
@@ -77,9 +85,8 @@ def _lanes(nodes: list[Any]) -> tuple[int, int]:
     """The number of threads that produce elements in all processes, and the number of processes."""
     threads = workers = 0
     for node in nodes:
-        options = getattr(node, "_read_options", None)
-        if options is not None:
-            threads = int(options.num_threads) or 1
+        if _reads_ahead(node):
+            threads = int(node._read_options.num_threads) or 1
         processes = [each for each in _below(node) if "ProcessPrefetch" in type(each).__name__]
         workers = max(workers, len(processes))
     has_threads = any("Prefetch" in type(node).__name__ for node in nodes)
@@ -87,6 +94,19 @@ def _lanes(nodes: list[Any]) -> tuple[int, int]:
         # Iterating a MapDataset reads with the default options.
         threads = int(grain.ReadOptions().num_threads) if not has_threads else 1
     return threads * max(1, workers), workers
+
+
+def _wrap_all(
+    nodes: list[Any], meter: Meter, stages: list[StageCost], lanes: int, workers: int
+) -> None:
+    """Wrap the functions, source first; after the threads' elements meet, one thread runs them."""
+    meets = max((i for i, node in enumerate(nodes) if _reads_ahead(node)), default=-1)
+    for i in reversed(range(len(nodes))):
+        _wrap(nodes[i], meter, stages, lanes if i > meets else max(1, workers))
+
+
+def _reads_ahead(node: Any) -> bool:
+    return getattr(node, "_read_options", None) is not None
 
 
 def _wrap(node: Any, meter: Meter, stages: list[StageCost], lanes: int) -> None:
@@ -106,13 +126,24 @@ def _wrap(node: Any, meter: Meter, stages: list[StageCost], lanes: int) -> None:
 
 
 def _stage(kind: str, function: Any, lanes: int) -> StageCost:
+    function = _wrapped(function)
     owner = getattr(function, "__self__", None)
     named = getattr(function, "__qualname__", None) or type(function).__qualname__
     name = type(owner).__name__ if owner is not None else named.rpartition("<locals>.")[2]
-    place = location_of(getattr(type(owner), "map", function))
+    place = location_of(function if owner is None else getattr(type(owner), "map", function))
     label = kind.lower() if "make_batch" in name.lower() or "_MakeBatch" in name else name
-    random = kind.startswith(RANDOM)
+    random = kind.startswith(RANDOM) or "random" in named
     return StageCost(label, kind or "Map", place, 0, 0.0, 0.0, lanes, METHOD, random)
+
+
+def _wrapped(function: Any) -> Any:
+    """The function or the transformation's method that a loader's own function calls."""
+    cells = getattr(function, "__closure__", None) or ()
+    for transformation in (cell.cell_contents for cell in cells):
+        methods = (getattr(transformation, name, None) for name in METHODS)
+        if method := next(filter(callable, methods), None):
+            return method
+    return getattr(function, "values_batch_fn", function)
 
 
 class _MeteredSource:

@@ -27,8 +27,9 @@ from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.threads import sampled_calls
 from tpuctl.profiling.inputs import Photo, ShardSet, find_photos, read_shards, show_path
 from tpuctl.profiling.measure.host_trace import ProfilerError
-from tpuctl.profiling.models import CopyingStage, Input, IsolatedStage, Kind, NodeCost
+from tpuctl.profiling.models import Input, Kind
 from tpuctl.profiling.request import Target
+from tpuctl.profiling.windows import CopyingStage, IsolatedStage, NodeCost
 
 AUTOTUNE = tf.data.AUTOTUNE
 MOST_LISTED = 100
@@ -54,7 +55,7 @@ class TfDataSource(Source):
         options, measured = self.dataset.options(), []
         trunk = trunk_of(self.dataset)
         for depth in range(len(trunk) - 1, -1, -1):
-            if not does_work(trunk[depth]):
+            if depth < len(trunk) - 1 and not does_work(trunk[depth]):
                 continue
             part = trunk[depth].prefetch(2).with_options(options)
             batched = bool(self.batched) and gives_batches(trunk[depth])

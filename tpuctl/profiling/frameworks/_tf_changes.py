@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from tpuctl.profiling.align import notable_batches
 from tpuctl.profiling.frameworks._tf_graph import location_of_function
+from tpuctl.profiling.frameworks.iterables import call_of_library
 from tpuctl.profiling.measure import signals
-from tpuctl.profiling.models import CopyingStage, NodeCost
 from tpuctl.profiling.whatif import Change
+from tpuctl.profiling.windows import CopyingStage, NodeCost
 
 AUTOTUNE = tf.data.AUTOTUNE
 # The median of short windows, so that one disturbed by another process does not count.
@@ -54,7 +55,8 @@ Function = Callable[..., Any]
 
 def _map(plain: Function, change: Change) -> Function:
     def map(self: Any, map_func: Any, num_parallel_calls: Any = None, **named: Any) -> Any:
-        here = change.location in (None, location_of_function(map_func))
+        line = location_of_function(map_func) or (call_of_library() or ("", ""))[1]
+        here = change.location in (None, line)
         if change.way != "cache" and here:
             num_parallel_calls = change.number or AUTOTUNE
         made = plain(self, map_func, num_parallel_calls=num_parallel_calls, **named)

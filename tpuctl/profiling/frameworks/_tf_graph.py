@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpuctl.profiling.align import READERS
+from tpuctl.profiling.frameworks.iterables import LINE
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.node_stats import ModelNode, Snapshot
 
@@ -49,13 +51,19 @@ def chain_of(dataset: Any) -> ChainNode:
     generator = _generator_of(function) if _is_from_generator(dataset) else None
     ops = {node.op for node in _graph_nodes(dataset)}
     made_from = getattr(dataset, GENERATED_BY, None)
+    name, location = (
+        _name(dataset, function),
+        location_of_function(made_from.__getitem__ if made_from else generator or function),
+    )
+    if location is None and function is not None and (line := getattr(dataset, LINE, None)):
+        # A library's function: the user wrote the call that made this data set.
+        is_unnamed = name in ("<lambda>", _op_name(dataset))
+        name, location = line[0] if is_unnamed else name, line[1]
     return ChainNode(
         op=_op(dataset),
-        name=_name(dataset, function),
+        name=name,
         label=f"{made_from.__name__}.__getitem__" if made_from else getattr(dataset, "_name", None),
-        location=location_of_function(
-            made_from.__getitem__ if made_from else generator or function
-        ),
+        location=location,
         runs_python=bool(ops & PYTHON_OPS) or _is_from_generator(dataset),
         is_random=any(op.removeprefix("Stateless").startswith(RANDOM_OPS) for op in ops),
         decodes_jpeg=bool(ops & JPEG_OPS),
@@ -109,7 +117,8 @@ def examples_in(dataset: Any) -> int | None:
 
 def does_work(dataset: Any) -> bool:
     """Whether a transformation computes or copies, instead of only passing elements on."""
-    return _python_function(dataset) is not None or "Batch" in _op(dataset)
+    is_read = _op(dataset) in READERS
+    return is_read or _python_function(dataset) is not None or "Batch" in _op(dataset)
 
 
 def threads_of(options: Any) -> int:
@@ -191,6 +200,10 @@ def _name(dataset: Any, function: Any) -> str:
     ours = getattr(function, "__module__", "").startswith("tensorflow.")
     if name and not ours:
         return str(name)
+    return _op_name(dataset)
+
+
+def _op_name(dataset: Any) -> str:
     return re.sub("([A-Z])", r"_\1", _op(dataset)).lower().lstrip("_")
 
 

@@ -1,20 +1,25 @@
 """Plain Python iterables as pipelines: their functions are found by sampling the stack."""
 
+import contextlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import (
+    Key,
     StackSampler,
     by_depth,
     is_library,
     name_producer,
     read_stacks,
 )
-from tpuctl.profiling.models import ChainNode, StageCost
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.windows import StageCost
 
 # The names of random transforms in torchvision, timm and albumentations.
 _RANDOM = re.compile("Random|Jitter|Augment|Erasing|Dropout", re.IGNORECASE)
@@ -78,10 +83,15 @@ def sampled_costs(
             cpu_s=found[key].cpu_s,
             parallelism=max(lanes, found[key].threads),
             method=METHOD,
-            is_random=found[key].is_random or bool(_RANDOM.search(key[0])),
+            is_random=found[key].is_random or is_named_random(key[0]),
         )
         for key in by_depth(found)
     )
+
+
+def is_named_random(name: str) -> bool:
+    """Whether a library's function or class draws random numbers, according to its name."""
+    return bool(_RANDOM.search(name))
 
 
 def iterate(made: Any) -> Iterator[Any]:
@@ -101,3 +111,32 @@ def location_of(made: Any) -> str | None:
     except (TypeError, OSError):
         return None
     return None if file is None or is_library(file) else f"{file}:{line}"
+
+
+LINE = "_tpuctl_line"
+
+
+def remember_lines(kind: Any) -> None:
+    """Let every object of a library's class know the user's line that made it."""
+    plain = kind.__init__
+    if hasattr(plain, LINE):
+        return
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        plain(self, *arguments, **named)
+        with contextlib.suppress(AttributeError):
+            setattr(self, LINE, call_of_library())
+
+    setattr(__init__, LINE, True)
+    kind.__init__ = __init__
+
+
+def call_of_library() -> Key | None:
+    """The library's function that the user's code called, and the line of that call."""
+    frame: FrameType | None = sys._getframe(1)
+    name = ""
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            return name, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        name, frame = frame.f_code.co_name, frame.f_back
+    return None

@@ -4,16 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.profiling.models import (
-    ChainNode,
-    CopyingStage,
-    Input,
-    IsolatedStage,
-    Kind,
-    NodeCost,
-    StageCost,
-)
+from tpuctl.profiling.models import ChainNode, Input, Kind
 from tpuctl.profiling.node_stats import Snapshot
+from tpuctl.profiling.windows import CopyingStage, IsolatedStage, NodeCost, StageCost
 
 CHANNELS = (1, 3, 4)
 MOST_LEAVES = 64
@@ -94,7 +87,8 @@ def holds_a_batch(element: Any, batch_size: int, *, indexed: bool = False) -> bo
     firsts = {shape[0] for shape in shapes}
     if firsts == {batch_size}:
         return True
-    is_image = any(len(shape) == 3 and shape[-1] in CHANNELS for shape in shapes)
+    most = max(map(len, shapes))
+    is_image = any(len(shape) == most == 3 and shape[-1] in CHANNELS for shape in shapes)
     alone = len(shapes) == 1 and (indexed or len(shapes[0]) == 1)
     return len(firsts) == 1 and not is_image and not alone
 

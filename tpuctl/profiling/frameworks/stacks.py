@@ -45,6 +45,8 @@ _LIBRARIES = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), OU
 _TYPED_IN = ("<ipython-input", "<stdin>")
 TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "copy_to_device")
 _GETTERS = ("__getitem__", "__getitems__")
+# Where Keras reads a `PyDataset`.
+_KERAS_READER = os.path.join("data_adapters", "py_dataset_adapter.py")
 _PILLOW = os.path.join("PIL", "ImageFile.py")
 # Calls that draw random numbers: a stored result would be the same in every epoch.
 _RANDOM_CALLS = {"random", "rand", "randint", "randn", "randrange", "rng", "default_rng", "shuffle"}
@@ -176,8 +178,8 @@ class StackSampler:
     def _in_helpers(self) -> list[Samples]:
         """The functions of the user's other threads, except those waiting for other threads."""
         main = threading.main_thread().ident
-        frames = [f for t, f in current_frames() if t != main and not is_waiting(f)]
-        return [found for frame in frames if (found := self._sample(frame))]
+        frames = (f for t, f in current_frames() if t != main and not is_waiting(f))
+        return list(filter(None, map(self._sample, frames)))
 
     def _in_other_threads(self) -> float:
         """Credit the CPU time of Python's other threads since the last signal; return the sum."""
@@ -208,25 +210,25 @@ class StackSampler:
     def stage_of(self, frame: FrameType | None) -> tuple[Key | None, int]:
         """The innermost user function on the stack, or the library call made for it."""
         stage: Key | None = None
-        calls: list[CodeType] = []
+        inner: list[FrameType] = []
         while frame is not None:
             code = frame.f_code
-            if not calls and code is _NEXT and not _has_just_started(frame):
+            if not inner and code is _NEXT and not _has_just_started(frame):
                 return frame.f_locals["self"].key, 0
             if code.co_name == "_worker_loop" or code.co_filename.startswith(OURS):
                 break
             if code.co_name in TRANSFERS:
                 return TRANSFER, 0
             if stage is None and code.co_name not in _INSIDE:
-                if calls or not _has_just_started(frame):
-                    stage = self._collate_or_user(frame, calls)
-                if stage and any(map(_is_decoding, calls)):
+                if inner or not _has_just_started(frame):
+                    stage = self._collate_or_user(frame, inner)
+                if stage and any(_is_decoding(each.f_code) for each in inner):
                     stage = _decoding_in(stage, frame.f_lineno)
-            calls.append(code)
+            inner.append(frame)
             frame = frame.f_back
-        return stage, len(calls)
+        return stage, len(inner)
 
-    def _collate_or_user(self, frame: FrameType, calls: Sequence[CodeType]) -> Key | None:
+    def _collate_or_user(self, frame: FrameType, inner: Sequence[FrameType]) -> Key | None:
         code = frame.f_code
         if "torch" in code.co_filename:
             if code.co_name in _COLLATES:
@@ -234,7 +236,9 @@ class StackSampler:
             if code.co_name == "fetch":
                 fetcher = frame.f_locals.get("self")
                 made = getattr(fetcher, "dataset_iter", getattr(fetcher, "dataset", None))
-                return producer_of(made) or _library_call(made, calls)
+                return producer_of(made) or _library_call(made, inner)
+        if _KERAS_READER in code.co_filename and inner and inner[-1].f_code.co_name in _GETTERS:
+            return _library_call(inner[-1].f_locals.get("self"), inner)
         if code not in self._places:
             self._places[code] = place = _place(code)
             if place and _RANDOM_CALLS.intersection((*code.co_names, *code.co_varnames)):
@@ -248,11 +252,10 @@ class StackSampler:
 
     def write(self) -> None:
         """Write the samples to a file for `read_stacks`."""
-        # Copied first: a signal may add a function during the loop.
-        samples = list(self.samples.items())
         rows = [
             [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self.random, s.threads]
-            for key, s in samples
+            # Copied first: a signal may add a function during the loop.
+            for key, s in list(self.samples.items())
         ]
         path = Path(self.folder, f"{os.getpid()}.stacks")
         try:
@@ -286,22 +289,31 @@ def producer_of(made: Any) -> Key | None:
     kind = type(made)
     methods = (getattr(kind, name, None) for name in ("__next__", "__getitems__", "__getitem__"))
     codes = (getattr(made, "gi_code", None), *(getattr(each, "__code__", None) for each in methods))
-    found = next((code for code in codes if code and not is_library(code.co_filename)), None)
-    return _key(found) if found else None
+    return next((_key(code) for code in codes if code and not is_library(code.co_filename)), None)
 
 
-def _library_call(made: Any, calls: Sequence[CodeType]) -> Key | None:
-    """Name the work of a library's data set: its innermost generator, or its first call.
+def _library_call(made: Any, inner: Sequence[FrameType]) -> Key | None:
+    """Name the work of a library's data set: its innermost generator, or the call that leaves it.
 
-    `calls` are the functions on the stack, innermost first.
+    `inner` are the frames on the stack, innermost first.
     """
-    generators = (code for code in calls if code.co_flags & inspect.CO_GENERATOR)
-    items = [i for i, code in enumerate(calls) if code.co_name in _GETTERS]
-    called = next(generators, calls[max(0, items[-1] - 1)] if items else None)
-    if called is None:
+    codes = [frame.f_code for frame in inner]
+    if generator := next((code for code in codes if code.co_flags & inspect.CO_GENERATOR), None):
+        return generator.co_name, ""
+    items = [i for i, code in enumerate(codes) if code.co_name in _GETTERS]
+    if not items:
         return None
-    owner = "" if called.co_flags & inspect.CO_GENERATOR else f"{type(made).__name__}."
-    return f"{owner}{called.co_name}", ""
+    found = f"{type(made).__name__}.{codes[items[-1]].co_name}"
+    for frame in reversed(inner[: items[-1]]):
+        name, owner = frame.f_code.co_name, frame.f_locals.get("self", made)
+        if name in _INSIDE:
+            continue
+        # A data set that reads from another one, as a subset does.
+        made = owner if name in _GETTERS else made
+        found = f"{type(owner).__name__}.{name}"
+        if owner is not made or "self" not in frame.f_locals:
+            break
+    return found, ""
 
 
 def is_waiting(frame: FrameType | None) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from tpuctl.profiling.frameworks.iterables import is_named_random
 from tpuctl.profiling.frameworks.stacks import (
     Key,
     Samples,
@@ -25,7 +26,8 @@ from tpuctl.profiling.frameworks.stacks import (
 )
 from tpuctl.profiling.measure.loop import prompt_switches
 from tpuctl.profiling.measure.probe import Sampler
-from tpuctl.profiling.models import ChainNode, StageCost
+from tpuctl.profiling.models import ChainNode
+from tpuctl.profiling.windows import StageCost
 from tpuctl.usercode.frames import current_frames, native_ids
 
 # A sample takes some 50 us: together 1 % of one vCPU (2026-11).
@@ -69,7 +71,7 @@ class ThreadSampler:
                 cpu_s=found[called].cpu_s,
                 parallelism=found[called].threads,
                 method=METHOD,
-                is_random=called[1] in self._stacks.random,
+                is_random=called[1] in self._stacks.random or is_named_random(called[1][0]),
                 caller=called[0],
             )
             for called in by_depth(found)

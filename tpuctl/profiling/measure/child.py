@@ -13,15 +13,18 @@ from pathlib import Path
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import MissingExtraError, TargetError, TpuctlError
+from tpuctl.profiling.align import loses_iterators
+from tpuctl.profiling.attribution import UNCLAIMED
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import sampling_notes
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import BatchReader, Limit, Recorder, steps_to_fill
 from tpuctl.profiling.measure.probe import Sampler
 from tpuctl.profiling.measure.sources import open_source
-from tpuctl.profiling.models import IsolatedStage, Measurement, Phase
+from tpuctl.profiling.models import Measurement
 from tpuctl.profiling.request import Request, try_alone
 from tpuctl.profiling.trace.models import Deep
+from tpuctl.profiling.windows import IsolatedStage, Phase
 from tpuctl.usercode.child import Channel
 from tpuctl.usercode.scratch import scratch_folder
 
@@ -125,10 +128,13 @@ def _phases(request: Request, recorder: Recorder, channel: Channel) -> tuple[Pha
 def _isolate(
     source: Source, phase: Phase, recorder: Recorder, channel: Channel
 ) -> tuple[IsolatedStage, ...]:
-    """Measure ever longer parts of the pipeline if the model's time is mostly waiting."""
+    """Measure ever longer parts of the pipeline if its model is about waiting, or misses much."""
     active_s = sum(node.active_s for node in phase.nodes)
+    ran_s = phase.signals.cpu_s - phase.signals.tool_cpu_s - phase.signals.consumer_cpu_s
     explained_s = phase.signals.cpu_s + (phase.signals.delayed_s or 0.0)
-    if not active_s or 1 - explained_s / active_s < BLOCKED_SHARE:
+    is_known = 1 - explained_s / (active_s or 1.0) < BLOCKED_SHARE
+    is_complete = active_s >= (1 - UNCLAIMED) * ran_s and not loses_iterators(phase.nodes)
+    if not active_s or (is_known and is_complete):
         return ()
     channel.enter("measuring stage by stage")
     return source.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tpuctl.errors import TargetError
-from tpuctl.profiling.models import Phase
 from tpuctl.profiling.reference import load_facts
 from tpuctl.profiling.trace.models import Deep
+from tpuctl.profiling.windows import Phase
 from tpuctl.units import format_bytes
 
 # The first capture is short: if tracing is too expensive, it ends there.

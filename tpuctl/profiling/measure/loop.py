@@ -15,8 +15,8 @@ from tpuctl.errors import TargetError
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
-from tpuctl.profiling.models import Phase, Slice, Spread, StageCost
 from tpuctl.profiling.node_stats import NodeStats
+from tpuctl.profiling.windows import Phase, Slice, Spread, StageCost
 from tpuctl.usercode.error_summary import describe
 
 # Long enough for prefetch buffers to fill or drain, short compared with a window.

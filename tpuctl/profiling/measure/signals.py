@@ -15,7 +15,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tpuctl.profiling.models import Host, Signals
+from tpuctl.profiling.models import Host
+from tpuctl.profiling.windows import Signals
 from tpuctl.storage.cgroups import memory_limit_bytes, quota_vcpus, throttled_s
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

@@ -4,10 +4,12 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.profiling.frameworks.iterables import open_iterable, remember_lines
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.inputs import read_shards
 from tpuctl.profiling.request import SUPPORTED, Request, Target
@@ -67,10 +69,14 @@ def open_source(
     name = Function(target.place, target.function or "")
     function = load_function(name, given=("batch_size",), caller="profile run")
     imported()
-    given = {"batch_size": request.batch_size}
-    arguments = given if "batch_size" in parameters(function) else {}
+    parameter = parameters(function).get("batch_size")
+    if parameter and request.keeps_batch_size and isinstance(parameter.default, int):
+        request = replace(request, batch_size=parameter.default)
+    arguments = {"batch_size": request.batch_size} if parameter else {}
 
     def make() -> Any:
+        if "tensorflow" in sys.modules:
+            remember_lines(sys.modules["tensorflow"].data.Dataset)
         with user_code_errors(f"Calling {name} failed", name), building_with(request.change):
             return function(**arguments)
 
@@ -94,8 +100,6 @@ def open_source(
 
         return open_loader(loader, folder, batch_size=request.batch_size, through=made)
     if kind == "iterable":
-        from tpuctl.profiling.frameworks.iterables import open_iterable
-
         return open_iterable(made, make, folder, name=name.name, batch_size=request.batch_size)
     return _open_framework(made, kind, folder, request.batch_size)
 
@@ -123,7 +127,6 @@ def _is_for_tf_data(target: Target) -> bool:
 def _open_batches(request: Request, folder: str) -> Source:
     """Read shards without TensorFlow."""
     from tpuctl.datasets.readers import open_batches
-    from tpuctl.profiling.frameworks.iterables import open_iterable
 
     batches = open_batches(request.target.place, request.batch_size)
 

@@ -11,6 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from tpuctl.profiling.frameworks.iterables import remember_lines
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.models import Input
 from tpuctl.profiling.program._tf_graphs import Graphs, collect
@@ -70,7 +71,7 @@ class TensorFlowHooks:
                 control_flow.for_loop_registry._registry[kind] = loop
 
     def arguments(self, module: ModuleType) -> None:
-        """Remember data sets that are passed into a graph, to recognise them inside."""
+        """Remember data sets that are passed into a graph, to recognise them, and their lines."""
         data: Any = module.DatasetV2
         plain = data._type_spec.fget
 
@@ -81,6 +82,7 @@ class TensorFlowHooks:
             return spec
 
         data._type_spec = property(_type_spec)
+        remember_lines(data)
 
     def py_datasets(self, module: ModuleType) -> None:
         """Remember which `PyDataset` feeds the generator that Keras creates from it."""

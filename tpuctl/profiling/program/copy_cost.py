@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import TpuctlError
 from tpuctl.profiling.align import notable_batches
-from tpuctl.profiling.models import CopyingStage, Measurement, NodeCost
+from tpuctl.profiling.models import Measurement
+from tpuctl.profiling.windows import CopyingStage, NodeCost
 from tpuctl.usercode.child import Channel, start_child
 
 LIMIT_S = 60.0

@@ -22,8 +22,9 @@ from tpuctl.profiling.measure import signals
 from tpuctl.profiling.measure.loop import grown, is_warming_up, prompt_switches, spread
 from tpuctl.profiling.measure.probe import GilProbe, Sampler
 from tpuctl.profiling.measure.signals import describe_host
-from tpuctl.profiling.models import Input, Measurement, Phase, Signals, StageCost
+from tpuctl.profiling.models import Input, Measurement
 from tpuctl.profiling.program.watch import WARM_STEPS, Series, Watch
+from tpuctl.profiling.windows import Phase, Signals, StageCost
 from tpuctl.units import format_count
 
 # Also the most that a killed program loses.
