@@ -14,7 +14,8 @@ import hypothesis
 import pytest
 from typer.testing import CliRunner
 
-from tests.sharing import shared_folder
+import tests.lean.sitecustomize  # noqa: F401
+from tests.sharing import HEAVY, shared_folder
 from tpuctl.cli.app import app
 from tpuctl.training.choose import Choice
 
@@ -74,8 +75,7 @@ def alone(
 ) -> Iterator[None]:
     """Keep the developer's own settings, home and cache out of every test."""
     if request.node.get_closest_marker("tf"):
-        monkeypatch.setenv("PYTHONPATH", str(LEAN), prepend=os.pathsep)
-        for name, value in compiled_once(tmp_path_factory).items():
+        for name, value in HEAVY.items():
             monkeypatch.setenv(name, value)
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "XDG_"))]:
         if name != "TPUCTL_TPU_TOKEN_FILE":
@@ -89,13 +89,17 @@ def alone(
     assert not (timers and timers._installed), "a profile of this test goes on"
 
 
-def compiled_once(factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Let the JAX programs of all tests share what they compile: half of their time."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(shared_folder(factory) / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+@pytest.fixture(autouse=True, scope="session")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let all programs import little, and share what XLA compiles, quickly: half of their time."""
+    paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    HEAVY.update(
+        PYTHONPATH=os.pathsep.join([str(LEAN), *paths]),
+        XLA_FLAGS="--xla_backend_optimization_level=0",
+        JAX_COMPILATION_CACHE_DIR=str(shared_folder(tmp_path_factory) / "compiled"),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
+    )
 
 
 class Result:

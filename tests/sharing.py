@@ -1,11 +1,22 @@
-"""What the workers of pytest-xdist make once and all use."""
+"""What the workers of pytest-xdist make once and all use, and what tests need to be installed."""
 
 import fcntl
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+HEAVY: dict[str, str] = {}
+"""The environment of programs that import TensorFlow or JAX."""
+
+
+def needs(*modules: str) -> None:
+    """Skip a test where a module is not installed; `pytest.importorskip` would import it here."""
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:

@@ -125,8 +125,8 @@ def test_a_signal_between_saving_and_leaving_loses_no_step(
 ) -> None:
     # Longer than a fast machine needs until it says how a step went for the first time.
     endless = ("--save-every", 10**6, "--epochs", 10**5, "--overwrite")
-    told = told_to_stop_while_speaking(template, backend, tmp_path, *endless)
-    with np.load(tmp_path / "checkpoint.npz") as saved:
+    told = told_to_stop_while_speaking(template, backend, tmp_path / "out", *endless)
+    with np.load(tmp_path / "out" / "checkpoint.npz") as saved:
         [step] = (int(saved[name]) for name in ("step", "['step']") if name in saved.files)
     assert f"stopped after step {step}; the same command without --overwrite resumes" in told
 

@@ -4,8 +4,7 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
+import textwrap
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,42 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.sharing import made_once
+from tests.sharing import HEAVY, made_once
 from tests.warm_python import WarmPython, warm_python
 from tpuctl import data
+from tpuctl.training import run
 from tpuctl.training.catalog import find_template
 
-# What a template imports. `test_templates.py` starts them all with a Python of their own.
-IMPORTS = {"torch-xla-images": (), "jax-images": ("jax", "PIL.Image")}
-KERAS_IMPORTS = {"tensorflow": ("tensorflow", "keras"), "jax": ("tensorflow", "keras", "jax")}
+# What programs import. `test_templates.py` starts a template with a Python of its own.
+IMPORTS = {"tensorflow": ("tensorflow", "keras"), "jax": ("keras", "jax", "PIL.Image")}
 
 
 def command(template: str, out: Path, *options: object) -> list[str]:
     return [str(word) for word in (find_template(template), "--out", out, *options)]
 
 
-def warm(template: str, backend: str) -> WarmPython:
-    modules = IMPORTS.get(template, KERAS_IMPORTS.get(backend, ()))
-    # Keras reads its backend when it is imported.
-    return warm_python(modules, tuple(chosen(backend).items()))
+def warm(backend: str) -> WarmPython:
+    # Keras reads its backend when it is imported, JAX where it keeps what it compiles.
+    return warm_python(IMPORTS.get(backend, ()), tuple(chosen(backend).items()))
+
+
+def warm_launch(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """Start what `launch` and `bench` run with the imports of a backend already done."""
+    command = run._command
+    monkeypatch.setattr(run, "_command", lambda plan: warm(backend).command(*command(plan)[1:]))
+
+
+def printed(backend: str, code: str, folder: Path, *arguments: str) -> str:
+    """Run a program of a test to its end; returns what it printed."""
+    place = folder / "program.py"
+    place.write_text(textwrap.dedent(code))
+    done = warm(backend).run([str(place), *arguments], environment(backend))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def chosen(backend: str) -> dict[str, str]:
-    return {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+    return {**HEAVY, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
 
 
 def environment(backend: str) -> dict[str, str]:
@@ -69,7 +82,7 @@ def train(template: str, backend: str, out: Path, *options: object) -> dict[str,
 def said(template: str, backend: str, out: Path, *options: object) -> str:
     """Run a template to its end; returns what it said."""
     program = command(template, out, *options)
-    done = warm(template, backend).run(program, environment(backend))
+    done = warm(backend).run(program, environment(backend))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -77,7 +90,7 @@ def said(template: str, backend: str, out: Path, *options: object) -> str:
 def refused(template: str, backend: str, out: Path, *options: object) -> str:
     """What a template says when it cannot begin."""
     program = command(template, out, *options)
-    done = warm(template, backend).run(program, environment(backend))
+    done = warm(backend).run(program, environment(backend))
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -92,7 +105,7 @@ def interrupt(
         with open(write, "wb") as stdout, open(os.devnull, "wb") as stderr:
             words = command(template, out, *options)
             streams = {1: stdout.fileno(), 2: stderr.fileno()}
-            program = warm(template, backend).start(words, environment(backend), streams)
+            program = warm(backend).start(words, environment(backend), streams)
         for line in lines:
             if line.startswith(after):
                 os.kill(program.pid, number)
@@ -117,12 +130,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def told_to_stop_while_speaking(template: str, backend: str, out: Path, *options: object) -> str:
     """Run a template that gets SIGTERM as it says how a step went; returns what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", SPEAKING_TO_ITSELF, *command(template, out, *options)],
-        env=environment(backend),
-        capture_output=True,
-        text=True,
-    )
+    place = out.parent / "speaking.py"
+    place.write_text(SPEAKING_TO_ITSELF)
+    program = [str(place), *command(template, out, *options)]
+    done = warm(backend).run(program, environment(backend))
     assert done.returncode == 128 + signal.SIGTERM, done.stdout + done.stderr
     return done.stdout
 

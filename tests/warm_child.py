@@ -17,7 +17,7 @@ ANSWERS = 100
 @contextmanager
 def start_warm_child(module: str) -> Iterator[Child]:
     """Run a module as `start_child` does; its imports take no time."""
-    python = warm("images", "tensorflow")
+    python = warm("tensorflow")
     receive, answers = os.pipe()
     requests, ask = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(receive, "rb") as messages:

@@ -8,16 +8,18 @@ of its arguments name, and ends like it.
 
 import atexit
 import contextlib
+import fcntl
 import importlib
 import json
 import os
 import runpy
 import selectors
-import shutil
+import shlex
 import socket
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import IO, Any
@@ -66,24 +68,42 @@ class Program:
 
 
 class WarmPython:
-    """Any number of programs at a time; everything ends with this process."""
+    """Any number of programs at a time; it ends with the last process that uses it."""
 
-    def __init__(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="tpuctl-warm-")
-        self.place = os.path.join(self._folder, "socket")
-        ours, theirs = socket.socketpair(*KIND)
-        self._alive = ours
-        with theirs, socket.socket(*KIND) as listener:
+    def __init__(self, modules: Sequence[str], env: Mapping[str, str], place: str) -> None:
+        self.place = place
+        self._server: subprocess.Popen[bytes] | None = None
+        with open(f"{place}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._is_joined():
+                self._serve(modules, env)
+                assert self._is_joined(), "it ended as it began"
+        atexit.register(self._end)
+
+    def _is_joined(self) -> bool:
+        """Whether there is a server; it stays for as long as this connection."""
+        self._link = socket.socket(*KIND)
+        with contextlib.suppress(OSError):
+            self._link.connect(self.place)
+            self._link.send(b'{"stays": true}')
+            if self._link.recv(100):
+                return True
+        self._link.close()
+        return False
+
+    def _serve(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.place)
+        with socket.socket(*KIND) as listener:
             listener.bind(self.place)
             listener.listen(64)
-            streams = theirs.fileno(), listener.fileno()
+            stream = listener.fileno()
             self._server = subprocess.Popen(
-                [sys.executable, __file__, *map(str, streams), *modules],
+                [sys.executable, __file__, str(stream), *modules],
                 env=env,
-                pass_fds=streams,
+                pass_fds=[stream],
                 stdin=subprocess.DEVNULL,
             )
-        atexit.register(self._end)
 
     def start(
         self,
@@ -107,52 +127,81 @@ class WarmPython:
             texts = [os.pread(file.fileno(), 1 << 20, 0).decode() for file in (out, err)]
         return subprocess.CompletedProcess(list(command), code, texts[0], texts[1])
 
-    def in_shell(self, *command: str) -> str:
+    def command(self, *words: str) -> list[str]:
+        """Return the command that starts a program here and ends like it."""
+        return [sys.executable, "-I", "-S", __file__, self.place, *words]
+
+    def in_shell(self, *words: str) -> str:
         """Return the words with which a shell starts a program here, before its arguments."""
-        return f'"{sys.executable}" -I -S "{__file__}" "{self.place}" {" ".join(command)}'
+        return shlex.join(self.command(*words))
 
     def _end(self) -> None:
-        self._alive.close()
-        self._server.wait()
-        shutil.rmtree(self._folder)
+        self._link.close()
+        if self._server:
+            self._server.wait()
+            for path in (self.place, f"{self.place}.lock"):
+                os.unlink(path)
+            with contextlib.suppress(OSError):  # Another one is in it.
+                os.rmdir(os.path.dirname(self.place))
 
 
 @cache
 def warm_python(modules: tuple[str, ...], env: tuple[tuple[str, str], ...] = ()) -> WarmPython:
-    """The one for these modules; what they read at import is in `env`."""
-    return WarmPython(modules, {**os.environ, **dict(env)})
+    """The one of all workers of pytest for these modules; what they read at import is in `env`."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = os.path.join(tempfile.gettempdir(), f"tpuctl-warm-{run}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    place = os.path.join(folder, f"{zlib.crc32(repr((modules, env)).encode()):08x}")
+    return WarmPython(modules, {**os.environ, **dict(env)}, place)
 
 
-def next_program(alive: socket.socket, listener: socket.socket) -> list[str]:
+def next_program(listener: socket.socket) -> list[str]:
     """Serve until a fork of this process is to run a program; returns its arguments."""
+    staying: dict[int, socket.socket] = {}
     running: dict[int, tuple[socket.socket, int]] = {}
     with selectors.DefaultSelector() as events:
-        for each in (alive, listener):
-            events.register(each, selectors.EVENT_READ)
+        events.register(listener, selectors.EVENT_READ)
         while True:
             for key, _ in events.select():
-                if key.fileobj is alive:
-                    sys.exit()
-                if found := running.pop(key.fd, None):
-                    client, pid = found
+                if key.fileobj is not listener:
                     events.unregister(key.fd)
-                    os.close(key.fd)
-                    with client:
-                        _answer(client, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    if key.fd in running:
+                        _end_of(*running.pop(key.fd))
+                        os.close(key.fd)
+                    else:
+                        staying.pop(key.fd).close()
+                        if not staying:
+                            sys.exit()
                     continue
                 client, request, streams = _accept(listener)
+                if "stays" in request:
+                    _answer(client, os.getpid())
+                    staying[client.fileno()] = client
+                    events.register(client, selectors.EVENT_READ)
+                    continue
                 if not (pid := os.fork()):
-                    for each in (alive, listener, client):
+                    for each in (listener, client, *staying.values()):
                         each.close()
                     return begin(request, streams)
-                for stream in streams:
-                    os.close(stream)
-                if request.get("new_group"):
-                    os.setpgid(pid, pid)
-                _answer(client, pid)
+                _started(client, pid, request, streams)
                 handle = os.pidfd_open(pid)
                 running[handle] = client, pid
                 events.register(handle, selectors.EVENT_READ)
+
+
+def _started(
+    client: socket.socket, pid: int, request: dict[str, Any], streams: Sequence[int]
+) -> None:
+    for stream in streams:
+        os.close(stream)
+    if request.get("new_group"):
+        os.setpgid(pid, pid)
+    _answer(client, pid)
+
+
+def _end_of(client: socket.socket, pid: int) -> None:
+    with client:
+        _answer(client, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def _accept(listener: socket.socket) -> tuple[socket.socket, dict[str, Any], list[int]]:
@@ -180,12 +229,12 @@ def begin(request: dict[str, Any], streams: Sequence[int]) -> list[str]:
     return argv
 
 
-def serve(alive: int, listener: int, *modules: str) -> None:
-    """Import modules, and run programs until the other end is closed."""
+def serve(listener: int, *modules: str) -> None:
+    """Import modules, and run programs until nobody stays."""
     for module in modules:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
-    sys.argv = next_program(socket.socket(fileno=alive), socket.socket(fileno=listener))
+    sys.argv = next_program(socket.socket(fileno=listener))
     if sys.argv[0] == "-m":
         # As Python itself does.
         sys.path[0] = ""
@@ -202,7 +251,7 @@ def _answer(client: socket.socket, number: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1].isdecimal():
-        serve(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+        serve(int(sys.argv[1]), *sys.argv[2:])
     else:
         code = Program(sys.argv[1], sys.argv[2:], os.environ, {0: 0, 1: 1, 2: 2}).wait()
         sys.exit(code if code >= 0 else 128 - code)

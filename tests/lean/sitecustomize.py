@@ -1,10 +1,13 @@
 """Keep TensorFlow from importing Keras and JAX, and Keras from scikit-learn and Matplotlib.
 
 They use them where they are, and none of our tests needs that; it is half of what TensorFlow's
-import costs. TensorFlow loads Keras later, when it is asked for. Tests marked `tf` put this folder
-on the path of the processes that they start; programs of their own may import all of them.
+import costs. TensorFlow loads Keras later, when it is asked for. Keras on JAX imports TensorFlow
+only to set its seed, which takes twice as long as its own import. Tests do so in their
+own process, and those marked `tf` put this folder on the path of the processes that they start;
+programs of their own may import all of them.
 """
 
+import os
 import sys
 from types import FrameType
 
@@ -26,7 +29,8 @@ class NotForThem:
         asks = frame.f_globals.get("__name__", "") if frame else ""
         # A callback that Keras calls may import them.
         who = "keras.src" if asks.startswith("keras.src.") else asks
-        if (name, who) in DO_WITHOUT:
+        on_jax = os.environ.get("KERAS_BACKEND") == "jax"
+        if (name, who) in DO_WITHOUT or (on_jax and (name, who) == ("tensorflow", "keras.src")):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
