@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.training_runs import environment, warm, warm_launch
+from tpuctl.start_python import python_command
 from tpuctl.training.choose import Choice
 from tpuctl.training.devices import Executed, idle_devices, read_counts
 from tpuctl.training.plan import LaunchPlan, find_script, plan_launch
@@ -108,8 +110,14 @@ def test_the_runner_runs_a_script_as_python_does(tmp_path: Path) -> None:
     ("framework", "examples"), [("tensorflow", 64), ("jax", None)], ids=["tensorflow", "jax"]
 )
 def test_a_script_of_plain_keras_trains_on_every_device_and_that_is_proven(
-    script: Path, framework: str, examples: int | None, tpuctl, capfd: pytest.CaptureFixture[str]
+    script: Path,
+    framework: str,
+    examples: int | None,
+    tpuctl,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    warm_launch(monkeypatch, framework)
     options = ["--framework", framework, "--cpu-devices", "2", "--json"]
     data = tpuctl("launch", script, *options, "--", "a", "--b").data
     assert [(count["steps"], count["examples"]) for count in data["executed"]] == [
@@ -173,10 +181,9 @@ def test_a_script_that_says_how_long_it_waited_is_believed(tmp_path: Path, choic
 def test_the_runner_passes_on_how_the_script_ended(tmp_path: Path) -> None:
     path = tmp_path / "ends.py"
     path.write_text("import keras\nraise SystemExit(7)")
-    command = [sys.executable, "-m", "tpuctl.training.runner", "--framework", "jax"]
-    done = subprocess.run(
-        [*command, "--strategy", "single", str(path)], capture_output=True, text=True
-    )
+    words = ("--framework", "jax", "--strategy", "single", str(path))
+    command = python_command("tpuctl.training.runner", *words)[1:]
+    done = warm("jax").run(command, environment("jax"))
     assert done.returncode == 7
     assert "(0 steps)" in done.stderr
 
@@ -199,15 +206,20 @@ print([f"{float(loss):.4f}" for loss in seen])
 @pytest.mark.slow
 def test_a_short_last_batch_is_computed_by_every_device_and_announced(
     tmp_path: Path,
+    tpuctl,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    warm_launch(monkeypatch, "jax")
     path = tmp_path / "uneven.py"
     path.write_text(UNEVEN)
-    command = [sys.executable, "-m", "tpuctl", "launch", str(path), "--framework", "jax"]
-    one, four = (
-        subprocess.run([*command, *words], capture_output=True, text=True)
-        for words in (["--strategy", "single"], ["--cpu-devices", "4"])
-    )
-    assert one.returncode == four.returncode == 0, four.stderr
-    assert four.stdout == one.stdout
-    assert "a batch of 6 examples cannot be divided over 4 devices" in four.stderr
-    assert "cannot be divided" not in one.stderr
+
+    def said(*words: str) -> tuple[str, str]:
+        assert tpuctl("launch", path, "--framework", "jax", *words).exit_code == 0
+        return capfd.readouterr()
+
+    (one, quiet), (four, told) = said("--strategy", "single"), said("--cpu-devices", "4")
+    assert four == one
+    assert "(70, 2)" in one
+    assert "a batch of 6 examples cannot be divided over 4 devices" in told
+    assert "cannot be divided" not in quiet
