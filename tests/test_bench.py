@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests import contract
 from tests.machines import diagnosed, environment
+from tests.training_runs import warm_launch
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
 from tpuctl.progress import silent
 from tpuctl.reporters import training as report
@@ -202,7 +203,10 @@ def test_a_sweep_that_cannot_be_is_refused_before_it_begins(
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_sweep_trains_and_keeps_the_contract(tpuctl, tmp_path: Path) -> None:
+def test_a_sweep_trains_and_keeps_the_contract(
+    tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm_launch(monkeypatch, "jax")
     options = ("--template", "fashion-mnist", "--batch", "32,64", "--epochs", "2")
     result = tpuctl("bench", *options, "--examples", "128", "--framework", "jax", "--json")
     assert contract.problems(result.document, "bench", contract.BENCH) == []
