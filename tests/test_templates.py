@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.training_runs import warm_launch
 from tpuctl.training.catalog import find_template, list_templates
 
 TEMPLATES = list_templates().templates
@@ -71,9 +72,14 @@ def test_launch_trains_every_template_on_two_replicas_and_both_work(
     tmp_path: Path,
     tpuctl,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # jax-images, which imports least, starts as it does for users.
+    if name != "jax-images":
+        warm_launch(monkeypatch, framework)
     small = ["--set", "image-size=32"] if "images" in name else []
-    small += ["--set", "examples=64", "--set", "length=8"] if name == "imdb-lstm" else []
+    small += ["--set", "examples=64"] if name in (*KERAS, "fashion-mnist") else []
+    small += ["--set", "length=8"] if name == "imdb-lstm" else []
     result = tpuctl(
         "launch", name, "--framework", framework, "--cpu-devices", "2", "--json",
         "--set", "data=fake", "--set", "steps=2", "--set", "batch-size=16",
