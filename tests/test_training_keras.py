@@ -1,11 +1,10 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.training_runs import environment, warm
 from tpuctl.training.schedules import OneCyclePlan
 
 SCRIPT = Path(__file__).with_name("training_on_replicas.py")
@@ -17,11 +16,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     backend, replicas = request.param
     out = tmp_path_factory.mktemp("plots")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), backend, str(replicas), str(out)],
-        capture_output=True,
-        text=True,
-    )
+    done = warm(backend).run([str(SCRIPT), backend, str(replicas), str(out)], environment(backend))
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return document

@@ -11,7 +11,7 @@ from pathlib import Path
 
 backend, replicas, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 os.environ.update(KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3", JAX_PLATFORMS="cpu")
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={replicas}"
+os.environ["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={replicas}"
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
