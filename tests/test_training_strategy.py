@@ -2,14 +2,15 @@
 
 import json
 import os
-import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.machines import diagnosed, environment
+from tests.training_runs import printed
 from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.training._tensorflow import connected_tpu
 from tpuctl.training.choose import Choice
@@ -200,7 +201,7 @@ def test_no_framework_at_all_names_the_line_to_install_one() -> None:
 REPLICAS = """
 import json, os, sys
 framework, asked = sys.argv[1], json.loads(sys.argv[2])
-os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=4", JAX_PLATFORMS="cpu")
+os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=4"
 import tpuctl
 if framework == "tensorflow":
     import tensorflow as tf
@@ -231,15 +232,10 @@ sys.stdout.write(json.dumps([answer(name, batch) for name, batch in asked]))
 """
 
 
-def on_replicas(framework: str, *asked: tuple[str, dict[str, int]]) -> Any:
+def on_replicas(framework: str, folder: Path, *asked: tuple[str, dict[str, int]]) -> Any:
     """What each strategy gives, one after the other in a process of their own."""
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICAS, framework, json.dumps(asked)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    text = printed(framework, REPLICAS, folder, framework, json.dumps(asked))
+    return json.loads(text.splitlines()[-1])
 
 
 def check_replicas(found: Any, framework: str, replicas: int) -> None:
@@ -253,20 +249,22 @@ def check_replicas(found: Any, framework: str, replicas: int) -> None:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_strategies_of_tensorflow_open_real_replicas_and_scale_the_batch_alone() -> None:
+def test_strategies_of_tensorflow_open_real_replicas_and_scale_the_batch_alone(
+    tmp_path: Path,
+) -> None:
     share = {"per_replica_batch_size": 16}
-    auto, mirrored = on_replicas("tensorflow", ("auto", share), ("mirrored", share))
+    auto, mirrored = on_replicas("tensorflow", tmp_path, ("auto", share), ("mirrored", share))
     check_replicas(auto, "tensorflow", 1)
     check_replicas(mirrored, "tensorflow", 3)
 
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_mesh_of_jax_opens_real_replicas_and_scales_what_it_is_asked_to() -> None:
+def test_a_mesh_of_jax_opens_real_replicas_and_scales_what_it_is_asked_to(tmp_path: Path) -> None:
     share = {"per_replica_batch_size": 16}
     scaled = {**share, "base_batch_size": 32}
     asked = (("mesh", share), ("mesh", scaled), ("mesh", {"batch_size": 30}))
-    alone, (_, rate, _, _, text), refusal = on_replicas("jax", *asked)
+    alone, (_, rate, _, _, text), refusal = on_replicas("jax", tmp_path, *asked)
     check_replicas(alone, "jax", 4)
     # The rate is scaled only when asked, and its derivation is shown.
     assert rate == pytest.approx(2e-3)
