@@ -1,11 +1,11 @@
 """Loops that TensorFlow turns into graphs, and data sets that a strategy deals out to devices."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.training_runs import printed
 
 pytestmark = pytest.mark.tf
 
@@ -37,7 +37,7 @@ def seconds_for(elements):
     return time.perf_counter() - began_s
 
 seconds_for(40)  # starts the threads
-many = 4 * round(100 * max(0.1, 2.5 / seconds_for(400)))
+many = 4 * round(100 * max(0.1, 1.5 / seconds_for(400)))
 
 def report(result):
     print(json.dumps({
@@ -103,13 +103,8 @@ except tpuctl.errors.TargetError as error:
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What a program with four kinds of loops saw of itself."""
-    place = tmp_path_factory.mktemp("graphs") / "train.py"
-    place.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(place)], capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
+    text = printed("tensorflow", PROGRAM, tmp_path_factory.mktemp("graphs"))
+    return [json.loads(line) for line in text.splitlines() if line.startswith(("{", "["))]
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["argument", "closure"])
@@ -118,7 +113,7 @@ def test_a_loop_inside_a_function_is_found_with_its_stages(reports: list[Any], n
     assert 0 < found["steps"] <= found["most"]
     assert found["batch"] == 4
     (heavy,) = [index for index, name in enumerate(found["stages"]) if name.startswith("heavy")]
-    assert "train.py" in found["where"][heavy]
+    assert "program.py" in found["where"][heavy]
 
 
 @pytest.mark.parametrize("number", [3, 4], ids=["eager", "graph"])
