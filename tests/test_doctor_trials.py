@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.machines import chips, codes, diagnosed
+from tests.sharing import needs
 from tests.test_doctor_checks import FIRES, THP, tpu_vm
 from tpuctl.diagnosis import repair, trials
 from tpuctl.diagnosis._trial import MARK, PV, Q
@@ -194,7 +195,7 @@ def test_a_failed_trial_makes_the_exit_code_1() -> None:
 def test_tensorflow_on_this_cpu_multiplies_and_keeps_single_precision(
     tpuctl: Callable[..., Any],
 ) -> None:
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     data = tpuctl("doctor", "--deep", "--numerics", "--json").data
     assert data["deep"]["ok"], data["deep"]
     assert data["numerics"]["error"] is None

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("asyncssh")
 
 from tests.cloud_world import MORNING
+from tests.sharing import needs
 from tests.waiting import wait_until
 from tests.workers import Slice, alive, running_slice
 from tpuctl.cloud.models import Node
@@ -249,8 +250,7 @@ def test_ctrl_c_ends_it_on_every_worker(two: Slice, script: Path) -> None:
 def test_a_script_of_plain_keras_runs_inside_of_our_runner_over_there(
     tpuctl, two: Slice, tmp_path: Path
 ) -> None:
-    pytest.importorskip("keras")
-    pytest.importorskip("jax")
+    needs("keras", "jax")
     plain = tmp_path / "plain.py"
     plain.write_text(KERAS)
     one = ("--host", two.option.split(",")[0], "--key", str(two.key), "--framework", "jax")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests import lint_cases as cases
 from tests.lint_cases import notebook
+from tests.sharing import needs
 from tpuctl.errors import MissingExtraError, WriteError
 from tpuctl.linting.fix import fix
 from tpuctl.linting.run import lint_paths
@@ -294,13 +295,14 @@ for path in sys.argv[1:]:
 import keras
 print(keras.backend.backend(), len(keras.distribution.list_devices()), "tensorflow" in sys.modules)
 """
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 SEEDS = {"a.ipynb": cases.GPU_AGAINST_TPU, "d.ipynb": cases.FASHION}
 
 
 def executed(folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run the notebooks in a folder, on two virtual CPU devices."""
     (folder / "runner.py").write_text(RUNNER)
-    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {TWO_DEVICES}"}
     environment = {key: os.environ[key] for key in os.environ.keys() - {"KERAS_BACKEND"}} | flags
     return subprocess.run(
         [sys.executable, "runner.py", *SEEDS], cwd=folder, env=environment,
@@ -312,7 +314,7 @@ def executed(folder: Path) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.tf
 def test_fixed_notebooks_run_on_keras_3_over_jax(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
-    pytest.importorskip("jax")
+    needs("jax")
     random = np.random.default_rng(7)
     images = random.integers(0, 255, (64, 28, 28)).astype("uint8")
     np.savez(tmp_path / "digits.npz", x=images, y=random.integers(0, 10, 64))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_cases import JPEG, measurement, nodes, phase, profile, write_target
+from tests.warm_child import start_warm_child
 from tpuctl.errors import TargetError
 from tpuctl.profiling.align import match_trace
 from tpuctl.profiling.attribution import TRACED
@@ -267,7 +268,9 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Profile:
             return tf.data.Dataset.range(1 << 40).map(work, num_parallel_calls=2).batch(4)
         """,
     )
-    return profile_target(place, seconds=1, deep=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
+        return profile_target(place, seconds=1, deep=True)
 
 
 @pytest.mark.tf

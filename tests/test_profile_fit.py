@@ -6,6 +6,7 @@ import pytest
 
 from tests.fit_cases import compiles, write_programs
 from tests.pipeline_cases import write_target
+from tests.warm_child import start_warm_child
 from tpuctl.errors import UsageError
 from tpuctl.profiling.profile import profile_target
 
@@ -20,7 +21,10 @@ def test_only_one_thing_can_stand_in_for_the_device() -> None:
 class TestMeasured:
     pytestmark = compiles
 
-    def test_the_interval_of_the_step_widens_the_vcpus(self, tmp_path: Path) -> None:
+    def test_the_interval_of_the_step_widens_the_vcpus(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
         target = write_target(
             tmp_path, "def make():\n    return tf.data.Dataset.range(64).repeat().batch(64)\n"
         )

@@ -1,14 +1,16 @@
 """The choice of framework and strategy, and the code that comes with it."""
 
 import ast
-import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.machines import chips, diagnosed
+from tests.sharing import needs
+from tests.training_runs import printed
 from tpuctl.training import snippets
 from tpuctl.training.choose import (
     FRAMEWORKS,
@@ -174,16 +176,19 @@ def runs(code: str, **env: str) -> str:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_the_snippets_of_tensorflow_run_as_pasted() -> None:
-    lean = {"PYTHONPATH": os.environ["PYTHONPATH"]}
-    assert "1 replica on" in runs(snippets.snippet("tensorflow", "default", None), **lean)
-    assert "replicas" in runs(snippets.snippet("tensorflow", "mirrored", None), **lean)
+def test_the_snippets_of_tensorflow_run_as_pasted(tmp_path: Path) -> None:
+    one, several = (
+        printed("tensorflow", snippets.snippet("tensorflow", name, None), tmp_path)
+        for name in ("default", "mirrored")
+    )
+    assert "1 replica on" in one
+    assert "replicas" in several
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mesh", "single"])
 def test_the_snippets_of_jax_run_as_pasted(strategy: str) -> None:
-    pytest.importorskip("jax", reason="needs the extra aot")
+    needs("jax")
     flags = "--xla_force_host_platform_device_count=4"
     out = runs(snippets.snippet("jax", strategy, None), XLA_FLAGS=flags)
     assert out.startswith("4 devices" if strategy == "mesh" else "[CpuDevice")
