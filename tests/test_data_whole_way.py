@@ -15,6 +15,8 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import fill, small
+from tests.training_runs import warm_launch
+from tests.warm_child import start_warm_child
 from tpuctl.clock import WallClock
 from tpuctl.datasets.models import Encode
 from tpuctl.datasets.presize import presize
@@ -58,7 +60,10 @@ def bucket(emulator: str, photos: Path, tpuctl: Tpuctl, monkeypatch: pytest.Monk
     return ADDRESS
 
 
-def test_shards_of_a_bucket_are_verified_and_profiled(bucket: str, tpuctl: Tpuctl) -> None:
+def test_shards_of_a_bucket_are_verified_and_profiled(
+    bucket: str, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
     assert tpuctl("data", "verify", "--deep", bucket).exit_code == 0
     profile = tpuctl("profile", "run", bucket, "--seconds", "0.5", "--json")
     assert profile.exit_code == 0, profile.document["errors"]
@@ -83,8 +88,9 @@ def test_every_encoding_is_read_as_its_readers_read_it(photos: Path, tmp_path: P
 
 @pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.soak), "jax"])
 def test_the_template_trains_on_shards_of_a_bucket(
-    bucket: str, tpuctl: Tpuctl, tmp_path: Path, framework: str
+    bucket: str, tpuctl: Tpuctl, tmp_path: Path, framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    warm_launch(monkeypatch, framework)
     words = ["launch", "images", "--framework", framework, "--json"]
     for setting in (f"data={bucket}", "steps=2", "batch-size=16", f"out={tmp_path}"):
         words += ["--set", setting]
