@@ -11,6 +11,7 @@ import pytest
 
 import tpuctl
 from tests.pipeline_cases import measurement, profile, starving, up_to_three_times
+from tests.training_runs import printed
 from tpuctl.errors import TargetError
 from tpuctl.reporters import profile as report
 
@@ -154,7 +155,8 @@ def test_a_cell_is_profiled_by_a_magic(tmp_path: Path) -> None:
 
 @pytest.mark.tf
 def test_keras_takes_a_callback(tmp_path: Path) -> None:
-    words = in_a_process(
+    words = printed(
+        "tensorflow",
         """
         import json, time
         import keras
