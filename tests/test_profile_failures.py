@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline_cases import take_two_batches, write_target
+from tests.warm_child import start_warm_child
 from tpuctl.errors import InvalidInputError, TargetError
 from tpuctl.profiling.profile import measure, profile_target
 from tpuctl.profiling.request import Request, parse_target
 from tpuctl.progress import silent
 
 pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure in processes that have already imported TensorFlow."""
+    monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
 
 
 @pytest.fixture
