@@ -52,19 +52,22 @@ def arrays(result: dict[str, Any]) -> dict[str, np.ndarray]:
 def test_gradients_are_reduced_so_that_replicas_train_as_one_device_would(
     tmp_path: Path, iris: Path
 ) -> None:
-    options = ("--data", iris, "--epochs", 20)
+    options = ("--data", iris, "--epochs", 10)
     one = train("custom-loop", "tensorflow", tmp_path / "1", *options)
     four = train("custom-loop", "tensorflow", tmp_path / "4", *options, "--cpu-devices", 4)
     assert one["test_accuracy"] > 0.8
     assert (one["replicas"], four["replicas"]) == (1, 4)
     assert four["difference_between_replicas"] == 0
-    assert [(e["steps"], e["examples"]) for e in four["executed"]] == [(300, 600)] * 4
+    assert [(e["steps"], e["examples"]) for e in four["executed"]] == [(150, 300)] * 4
     assert len({entry["device"] for entry in four["executed"]}) == 4
     for name, array in arrays(one).items():
         np.testing.assert_allclose(arrays(four)[name], array, atol=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+# That SIGTERM saves the step it comes in, a test below shows.
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_an_interrupted_loop_goes_on_and_ends_with_the_same_weights(
     tmp_path: Path, iris: Path, number: signal.Signals
 ) -> None:
