@@ -54,9 +54,19 @@ def run(code: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+# Others see that these learn: fashion-mnist is mnist-cnn, and test_templates_*.py train the rest.
+SEEN_TO_LEARN = ("fashion-mnist", "images", "imdb-lstm", "jax-images")
+
+
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "flags", "figure"), FIGURES)
+@pytest.mark.parametrize(
+    ("name", "flags", "figure"),
+    [
+        pytest.param(*each, marks=[pytest.mark.soak] * (each[0] in SEEN_TO_LEARN))
+        for each in FIGURES
+    ],
+)
 def test_the_command_beside_a_figure_gives_it(
     name: str, flags: str, figure: str, measured_on: Path, tmp_path: Path
 ) -> None:
