@@ -25,6 +25,7 @@ from functools import cache
 from typing import IO, Any
 
 KIND = socket.AF_UNIX, socket.SOCK_SEQPACKET
+END_S = 600
 TPUCTL = (
     "grpc._auth", "rich.table", "typer._adapters", "tpuctl.cli.app", "tpuctl.cli.cloud",
     "tpuctl.cli.create", "tpuctl.cli.data", "tpuctl.cli.machine", "tpuctl.cli.practice",
@@ -78,6 +79,8 @@ class WarmPython:
             if not self._is_joined():
                 self._serve(modules, env)
                 assert self._is_joined(), "it ended as it began"
+        # What a test forks must not keep it alive.
+        os.register_at_fork(after_in_child=self._link.close)
         atexit.register(self._end)
 
     def _is_joined(self) -> bool:
@@ -138,7 +141,7 @@ class WarmPython:
     def _end(self) -> None:
         self._link.close()
         if self._server:
-            self._server.wait()
+            self._server.wait(END_S)
             for path in (self.place, f"{self.place}.lock"):
                 os.unlink(path)
             with contextlib.suppress(OSError):  # Another one is in it.
