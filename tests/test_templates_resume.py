@@ -31,15 +31,17 @@ SHARDS = ("--data", "shards", "--batch-size", 16)
 
 
 @pytest.mark.parametrize(
-    ("template", "backend", "number", "exit_code", "after", "options"),
+    ("template", "backend", "number", "exit_code", "devices", "options"),
     [
-        ("mnist-cnn", "tensorflow", signal.SIGTERM, 143, "Epoch 2", SMALL),
+        ("mnist-cnn", "jax", signal.SIGTERM, 143, 2, SMALL),
+        ("images", "tensorflow", signal.SIGKILL, -9, 1, SHARDS),
         pytest.param(
-            "mnist-cnn", "jax", signal.SIGKILL, -9, "Epoch 2", SMALL, marks=pytest.mark.soak
+            "mnist-cnn", "tensorflow", signal.SIGTERM, 143, 2, SMALL, marks=pytest.mark.soak
         ),
-        ("images", "tensorflow", signal.SIGKILL, -9, "Epoch 2", SHARDS),
+        pytest.param("images", "tensorflow", signal.SIGKILL, -9, 2, SHARDS, marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.timeout(900)  # four trainings, beside whatever else runs
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     tmp_path: Path,
     shards: Path,
@@ -47,15 +49,15 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     backend: str,
     number: signal.Signals,
     exit_code: int,
-    after: str,
+    devices: int,
     options: tuple[object, ...],
 ) -> None:
     options = tuple(shards if word == "shards" else word for word in options)
     # Every third step is in the middle of nearly every epoch.
-    options = (*options, "--cpu-devices", 2, "--save-every", 3)
+    options = (*options, "--cpu-devices", devices, "--save-every", 3)
     out = tmp_path / "parts"
     endless = (*options, "--epochs", 10_000)
-    assert interrupt(template, backend, out, number, after, *endless) == exit_code
+    assert interrupt(template, backend, out, number, "Epoch 2", *endless) == exit_code
     with np.load(out / "checkpoint.npz") as saved:
         done = int(saved["step"])
     steps = done + 5
@@ -64,12 +66,15 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_weights(
     whole = train(template, backend, tmp_path / "whole", *options, "--steps", steps)
     assert whole["resumed_after_step"] == 0
     assert different(weights(Path(whole["model"])), weights(Path(parts["model"]))) == []
-    assert [entry["steps"] for entry in whole["executed"]] == [steps, steps]
-    assert [entry["examples"] for entry in whole["executed"]] == [steps * 8] * 2
-    # A finished run that is asked for more resumes from its end; the next test asks mnist-cnn.
+    assert [entry["steps"] for entry in whole["executed"]] == [steps] * devices
+    assert [entry["examples"] for entry in whole["executed"]] == [steps * 16 // devices] * devices
+    # A finished run that is asked for more resumes from its end, on any number of devices; the next
+    # test asks mnist-cnn.
     if template == "images":
-        more = train(template, backend, out, *options, "--steps", steps + 2)
+        others = (*options, "--cpu-devices", 3 - devices, "--steps", steps + 2)
+        more = train(template, backend, out, *others)
         assert (more["resumed_after_step"], more["steps"]) == (steps, steps + 2)
+        assert more["replicas"] == 3 - devices
 
 
 @pytest.mark.parametrize("template", ["mnist-cnn", pytest.param("images", marks=pytest.mark.soak)])
