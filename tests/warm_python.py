@@ -142,10 +142,6 @@ class WarmPython:
         self._link.close()
         if self._server:
             self._server.wait(END_S)
-            for path in (self.place, f"{self.place}.lock"):
-                os.unlink(path)
-            with contextlib.suppress(OSError):  # Another one is in it.
-                os.rmdir(os.path.dirname(self.place))
 
 
 @cache
@@ -174,6 +170,7 @@ def next_program(listener: socket.socket) -> list[str]:
                     else:
                         staying.pop(key.fd).close()
                         if not staying:
+                            _remove(listener.getsockname())
                             sys.exit()
                     continue
                 client, request, streams = _accept(listener)
@@ -190,6 +187,13 @@ def next_program(listener: socket.socket) -> list[str]:
                 handle = os.pidfd_open(pid)
                 running[handle] = client, pid
                 events.register(handle, selectors.EVENT_READ)
+
+
+def _remove(place: str) -> None:
+    with contextlib.suppress(OSError):  # Another one is in the folder.
+        os.unlink(place)
+        os.unlink(f"{place}.lock")
+        os.rmdir(os.path.dirname(place))
 
 
 def _started(
