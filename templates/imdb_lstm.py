@@ -139,7 +139,7 @@ def find_rate(args: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np
         from tpuctl.training import LearningRateFinder
     except ModuleNotFoundError:
         parser.error("--find-lr is the only option that needs tpuctl: pip install tpuctl")
-    finder = LearningRateFinder(steps := args.steps or 120, low=1e-6)
+    finder = LearningRateFinder(steps := max(args.steps or 120, 2), low=1e-6)
     epochs = -(-steps // (len(x) // args.batch_size))
     model.fit(x, y, args.batch_size, epochs, verbose=0, callbacks=[finder])
     print(finder.write(args.out), f"at a batch of {args.batch_size}")

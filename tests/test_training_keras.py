@@ -25,6 +25,12 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_the_finder_names_a_rate_that_trains_and_puts_everything_back(run: dict[str, Any]) -> None:
     assert 1e-4 < run["steepest"] < 1
     assert run["restored"]
+    assert run["found"]["suggested"] == run["steepest"]
+    assert len(run["found"]["rates"]) == len(run["found"]["losses"]) > 10
+    assert run["said"] == [
+        f"learning rate: {run['steepest']:.3g}, where the loss falls fastest,",
+        "learning rate: none, because the loss never fell,",
+    ]
 
 
 def test_one_cycle_sets_every_steps_rate_and_the_model_learns(run: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ import tensorflow as tf  # noqa: E402
 
 from tpuctl.errors import InvalidInputError  # noqa: E402
 from tpuctl.training import LearningRateFinder, OneCycle, predict  # noqa: E402
+from tpuctl.training.schedules import read_range_test  # noqa: E402
 
 ROWS = 401
 rng = np.random.default_rng(0)
@@ -77,7 +78,11 @@ steps = 5 * -(-ROWS // 32)
 cycle = OneCycle(0.05, steps)
 history = model.fit(x, y, batch_size=32, epochs=5, callbacks=[cycle], verbose=0)
 last_rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
-plots = [finder.write_plot(out / "finder.png"), cycle.write_plot(out / "cycle.png")]
+plots = [out / "lr.png", cycle.write_plot(out / "cycle.png")]
+said = [finder.write(out)]
+steepest, found = finder.result.steepest, json.loads((out / "lr.json").read_text())
+finder.result = read_range_test([1e-6, 1e-5], [float("nan")] * 2)
+said.append(finder.write(out))
 
 expected = model.predict(x, batch_size=ROWS, verbose=0)
 replicated = make_replicated()
@@ -138,7 +143,9 @@ no_rows = {name: array.shape for name, array in predict(forked, [a[:0] for a in 
 sys.stdout.write(
     json.dumps(
         {
-            "steepest": finder.result.steepest,
+            "steepest": steepest,
+            "found": found,
+            "said": said,
             "restored": restored,
             "rates": [rate for _, rate in cycle.history],
             "last_rate": last_rate,

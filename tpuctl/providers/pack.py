@@ -20,8 +20,8 @@ PLACE = ".tpuctl"
 _NOT_SENT = {
     "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
     "remote", "reporters", "supervise", "_templates", "__pycache__",
-    # Failures that a training program does not have: of control planes and logins.
-    "cloud.json", "kubernetes.json", "ssh.json",
+    # Failures that a training program does not have: of control planes, logins and model servers.
+    "cloud.json", "kubernetes.json", "ssh.json", "vllm.json",
 }  # fmt: skip
 
 

@@ -131,12 +131,13 @@ class LearningRateFinder(keras.callbacks.Callback):
     def write(self, folder: str | Path) -> str:
         """Write lr.json and, with matplotlib, lr.png; return the suggestion in words."""
         found = self._finished()
-        with contextlib.suppress(MissingExtraError):
-            self.write_plot(Path(folder, "lr.png"))
+        if found.rates:
+            with contextlib.suppress(MissingExtraError):
+                self.write_plot(Path(folder, "lr.png"))
         document = {"rates": found.rates, "losses": found.losses, "suggested": found.steepest}
         write_atomically(Path(folder, "lr.json"), json.dumps(document, indent=2).encode())
         if found.steepest is None:
-            return f"learning rate: none, the loss never fell up to {found.rates[-1]:.3g}"
+            return "learning rate: none, because the loss never fell,"
         return f"learning rate: {found.steepest:.3g}, where the loss falls fastest,"
 
     def _finished(self) -> RangeTest:
