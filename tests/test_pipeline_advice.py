@@ -295,7 +295,7 @@ def test_a_py_dataset_gets_threads_where_the_lock_is_free_and_processes_where_it
     settings = {"loader": "py_dataset", "loader_class": "Photos"}
     case = replace(CASES["one thread for everything"][1], settings=settings)
     free = next(each for each in profile(case).advice if each.code == "workers")
-    assert free.change == "workers = 2 on the Photos before fit"
+    assert free.change == "set .workers = 2 on the Photos before fit"
     held = [
         replace(
             each, signals=replace(each.signals, gil_overshoot_p50_ms=4.0, gil_overshoot_p90_ms=5.0)
@@ -310,8 +310,8 @@ def test_a_py_dataset_gets_threads_where_the_lock_is_free_and_processes_where_it
 def test_a_shuffle_buffer_that_every_epoch_fills_again_is_said_to_be_why_batches_are_late() -> None:
     late = Spread(128, 0.0255, 0.0006, 0.0025, 0.8, 0.81)
     names = {"prefetch": 0.01, "batch": 0.2, "shuffle": 0.1, "augment": 0.3}
-    phases = starving(examples_per_s=800.0, own=0.97, active_ms=names)
-    phases = tuple(replace(each, step_times=late) for each in phases)
+    starved = starving(examples_per_s=800.0, own=0.97, active_ms=names)
+    phases = (replace(each, step_times=late) for each in starved)
     measured = measurement(*phases, active_ms=names, input=Input(1, 1000, 1))
     [advice] = [each for each in profile(measured).advice if each.code == "prefetch"]
     assert ".repeat()" in advice.change

@@ -535,7 +535,7 @@ def test_python_that_waits_unprobed_may_wait_for_the_lock() -> None:
 
 
 def test_a_runtime_in_python_can_hold_the_lock_as_the_users_functions_do() -> None:
-    held = {"gil_overshoot_p90_ms": 28.0, "gil_overshoot_p50_ms": 11.0, "own": 0.5}
+    held: dict[str, Any] = {"gil_overshoot_p90_ms": 28.0, "gil_overshoot_p50_ms": 11.0, "own": 0.5}
     measured = replace(counted(("read", "Source", 0.1, 0.1), **held), kind="grain")
     found = profile(measured)
     assert found.verdict == "gil"

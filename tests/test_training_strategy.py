@@ -182,7 +182,7 @@ def test_keras_that_runs_on_another_framework_is_an_error(
     monkeypatch: pytest.MonkeyPatch, runs_on: str, asked: str
 ) -> None:
     keras = SimpleNamespace(backend=SimpleNamespace(backend=lambda: runs_on))
-    monkeypatch.setitem(sys.modules, "keras", keras)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "keras", keras)
     before = dict(os.environ)
     with (
         pytest.raises(InvalidInputError, match=f"runs on {runs_on}, so it cannot run on {asked}"),

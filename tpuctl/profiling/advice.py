@@ -94,12 +94,13 @@ def _workers(inputs: AdviceInputs) -> Advice | None:
     if not in_processes and inputs.finding.verdict == "stolen" and inputs.case.has_threads:
         return None
     in_threads = loader == "py_dataset" and not lock_is_held(inputs.case)
-    name, also = measured.settings.get("loader_class"), " and use_multiprocessing = True"
+    name = measured.settings.get("loader_class")
+    also = "" if in_threads else " and .use_multiprocessing = True"
     line = {
         "torch": f"DataLoader(..., num_workers={count}, persistent_workers=True)",
         "grain": f"dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers={count}))",
         "grain_loader": f"grain.DataLoader(..., worker_count={count})",
-        "py_dataset": f"workers = {count}{'' if in_threads else also} on the {name} before fit",
+        "py_dataset": f"set .workers = {count}{also} on the {name} before fit",
     }.get(
         loader,
         "turn it into a tf.data.Dataset, a Grain data set or a PyTorch DataLoader and run its "
@@ -136,7 +137,7 @@ def _wait_together(inputs: AdviceInputs) -> Advice | None:
         "torch": f"DataLoader(..., num_workers={count})",
         "grain": f"to_iter_dataset({options})",
         "grain_loader": f"grain.DataLoader(..., read_options={options})",
-        "py_dataset": f"workers = {count} on the {name} before fit",
+        "py_dataset": f"set .workers = {count} on the {name} before fit",
     }
     threads = f"concurrent.futures.ThreadPoolExecutor({count}).map({stage.name}, ...)"
     return inputs.advice(
