@@ -151,7 +151,10 @@ def test_an_adapter_may_touch_its_vendor() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "templates").glob("*.py")), ids=lambda p: p.name)
 def test_a_template_runs_without_tpuctl(path: Path) -> None:
-    modules = {module.split(".")[0] for module, _ in imports_of(path.read_text(encoding="utf-8"))}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    # Except for a look for the learning rate.
+    tree.body = [node for node in tree.body if getattr(node, "name", "") != "find_rate"]
+    modules = {module.split(".")[0] for module, _ in imports_of(ast.unparse(tree))}
     assert "tpuctl" not in modules
 
 
