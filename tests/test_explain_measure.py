@@ -230,6 +230,7 @@ def test_the_other_threads_explain_most_texts_and_mislead_for_few(
     assert counts["wrong"] / counts.total() <= 0.01
 
 
+@pytest.mark.slow
 def test_similar_words_lead_to_the_failure_of_a_text_that_no_pattern_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
