@@ -95,10 +95,10 @@ def batches(module: Any) -> Iterator[Any]:
         if isinstance(data, Iterator):
             yield from data
             data = module.make()
-        elif hasattr(data, "__iter__"):
-            yield from data
-        else:
+        elif hasattr(data, "workers"):
             yield from in_threads(data)
+        else:
+            yield from data
 
 
 def in_threads(data: Any) -> Iterator[Any]:
