@@ -139,10 +139,10 @@ def find_rate(args: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np
         from tpuctl.training import LearningRateFinder
     except ModuleNotFoundError:
         parser.error("--find-lr is the only option that needs tpuctl: pip install tpuctl")
-    finder = LearningRateFinder(steps := max(args.steps or 120, 2), low=1e-6)
-    epochs = -(-steps // (len(x) // args.batch_size))
-    model.fit(x, y, args.batch_size, epochs, verbose=0, callbacks=[finder])
-    print(finder.write(args.out), f"at a batch of {args.batch_size}")
+    batch, steps = args.batch_size, max(args.steps or 120, 2)
+    finder, epochs = LearningRateFinder(steps, low=1e-6), -(-steps // (len(x) // batch))
+    model.fit(x, y, batch, epochs, verbose=0, callbacks=[finder])
+    print(f"{finder.write(args.out)}, at a batch of {batch}")
 
 
 class Steps(keras.callbacks.Callback):
@@ -209,7 +209,6 @@ def main() -> None:
     if args.dtype == "bfloat16" or (args.dtype == "auto" and "TPU" in devices[0].upper()):
         keras.config.set_dtype_policy("mixed_bfloat16")
     model = make_model(args, x, y)
-    model.steps_per_execution = args.steps_per_execution
     model.optimizer.build(model.trainable_variables)  # a checkpoint may follow
     if args.restore:
         try:
@@ -217,7 +216,8 @@ def main() -> None:
         except Exception as error:  # missing, damaged, of another model
             parser.error(f"--restore {args.restore}: {error}")
     if args.find_lr:
-        return find_rate(args, model, x, y)
+        return find_rate(args, model, *(part[: steps_per_epoch * batch] for part in (x, y)))
+    model.steps_per_execution = args.steps_per_execution
     total_steps, epochs = args.steps or args.epochs * steps_per_epoch, []
     # Other devices or more steps continue a run; another of these is another run.
     about = f"data {crc32(y, crc32(x))}, batch {batch}, rate {args.learning_rate}, seed {args.seed}"

@@ -331,8 +331,8 @@ def work(index: int, args: argparse.Namespace) -> None:
     settings += f", seed {args.seed}, data {zlib.crc32(json.dumps(manifest['shards']).encode())}"
     settings += f", from {args.restore}" if args.restore else ""
     checkpoint, first_step, start, end = out / "checkpoint.pt", 0, 0, args.steps
-    anew = args.overwrite or args.find_lr
-    if checkpoint.exists() and not anew:
+    fresh = args.overwrite or args.find_lr
+    if checkpoint.exists() and not fresh:
         saved = torch.load(checkpoint, weights_only=True)
         first_step, (start, end) = saved["step"], saved["cycle"]
         # After one whole cycle, more steps are another one; in its middle it cannot be stretched.
@@ -346,7 +346,7 @@ def work(index: int, args: argparse.Namespace) -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         say(f"resuming after step {first_step}")
-    elif (out / "model.pt").exists() and not anew:
+    elif (out / "model.pt").exists() and not fresh:
         raise SystemExit(f"{out} has a model and no checkpoint: --overwrite?")
     if first_step >= args.steps:
         return say(f"{first_step} steps are done already: ask for more, or --overwrite")

@@ -28,8 +28,8 @@ def test_the_finder_names_a_rate_that_trains_and_puts_everything_back(run: dict[
     assert run["found"]["suggested"] == run["steepest"]
     assert len(run["found"]["rates"]) == len(run["found"]["losses"]) > 10
     assert run["said"] == [
-        f"learning rate: {run['steepest']:.3g}, where the loss falls fastest,",
-        "learning rate: none, because the loss never fell,",
+        f"learning rate: {run['steepest']:.3g}, where the loss falls fastest",
+        "learning rate: none, because the loss never fell",
     ]
 
 

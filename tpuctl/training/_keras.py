@@ -137,8 +137,8 @@ class LearningRateFinder(keras.callbacks.Callback):
         document = {"rates": found.rates, "losses": found.losses, "suggested": found.steepest}
         write_atomically(Path(folder, "lr.json"), json.dumps(document, indent=2).encode())
         if found.steepest is None:
-            return "learning rate: none, because the loss never fell,"
-        return f"learning rate: {found.steepest:.3g}, where the loss falls fastest,"
+            return "learning rate: none, because the loss never fell"
+        return f"learning rate: {found.steepest:.3g}, where the loss falls fastest"
 
     def _finished(self) -> RangeTest:
         if self.result is None:
