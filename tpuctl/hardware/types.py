@@ -133,6 +133,7 @@ class Gpu:
     zone: str
     on_demand: float | None
     spot: float | None
+    spot_as_of: str | None = None
 
 
 @dataclass(frozen=True)

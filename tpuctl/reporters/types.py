@@ -91,10 +91,11 @@ def _beside_gpus(table: TypeTable) -> RenderableType:
         facts = (gpu.memory_gib, gpu.gb_per_s, gpu.peak_16_bit_tflops)
         prices = format_usd(gpu.on_demand), format_usd(gpu.spot)
         grid.add_row(f"GPU {gpu.name}", *(f"{fact:g}" for fact in facts), *prices)
+    days = ", ".join(f"{gpu.name}: {gpu.spot_as_of}" for gpu in table.gpus if gpu.spot_as_of)
     notes = (
         f"A TPU chip in its cheapest zone (read on {table.prices_as_of}) includes its host; a "
         f"GPU (read on {table.gpus_as_of}) does not, and its price is that of one zone in the USA. "
-        "Spot prices change daily: that of H100 is of 2026-09-26, the others have no known day.",
+        f"Spot prices change daily; one is shown if its day is known ({days}).",
         "Peaks are without sparsity, in bfloat16; those of P100, V100 and T4 are in float16.",
     )
     return layout.stack(grid, "", *map(layout.text, notes))
