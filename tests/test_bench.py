@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import tpuctl as library
 from tests import contract
 from tests.machines import diagnosed, environment
 from tests.training_runs import warm_launch
 from tpuctl.errors import InvalidInputError, NotFoundError, UsageError
-from tpuctl.progress import silent
+from tpuctl.progress import Progress, silent
 from tpuctl.reporters import training as report
 from tpuctl.training.bench import (
     Bench,
@@ -218,3 +219,18 @@ def test_a_sweep_trains_and_keeps_the_contract(
     path = tmp_path / "sweep.json"
     path.write_text(result.stdout)
     assert {entry.speed_up for entry in compare(load(path), load(path)).speed_ups} == {1.0}
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_after_one(progress: Progress) -> None:
+        if progress.done == 1:
+            raise KeyboardInterrupt
+
+    warm_launch(monkeypatch, "jax")
+    given = {"batch_sizes": "32,64", "epochs": 2, "examples": 128, "framework": "jax"}
+    result = library.bench(on_progress=stop_after_one, **given)
+    assert [row.batch_size for row in result.rows] == [32]
+    assert (result.status, result.exit_code) == ("partial", 130)
+    assert "1 of 2 trainings" in str(result.failures[0])

@@ -392,7 +392,8 @@ def test_show_describes_a_cache_and_draws_its_images(
         "import numpy as np\n"
         "def images(seed=0):\n"
         "    for number in range(5):\n"
-        "        yield {'image': np.full((8, 6, 3), 40 * seed, np.uint8), 'label': number}\n"
+        "        pixels = np.full((8, 6 + number % 2, 3), 40 * seed, np.uint8)\n"
+        "        yield {'image': pixels, 'label': number}\n"
         "def numbers():\n"
         "    return [(1.5, number) for number in range(5)]\n"
     )
@@ -403,7 +404,7 @@ def test_show_describes_a_cache_and_draws_its_images(
     words = " ".join(result.stdout.split())
     assert "10 elements of" in words
     assert "in 2 variants, another one in each epoch" in words
-    assert "An element: {image: uint8, label: int64}." in words
+    assert "An element: {image: uint8[8, ?, 3], label: int64}." in words
     assert sheet.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert sheet.read_bytes() in library.data.contact_sheet(tmp_path / "out")
     cache(f"{pipeline}:numbers", tmp_path / "plain")

@@ -35,7 +35,7 @@ def flatten(element: Any, structure: Structure) -> dict[str, Feature]:
     if structure_of(element) != structure:
         raise InvalidInputError("its structure or types differ from those of the first")
     features: dict[str, Feature] = {}
-    for name, leaf in _leaves(element, structure):
+    for name, leaf in leaves_of(element, structure):
         dtype, data = _leaf_of(leaf, name)
         features[name] = data if isinstance(data, bytes) else data.tobytes()
         if dtype not in (_BYTES, _TEXT):
@@ -65,13 +65,14 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1").replace("#", "~2")
 
 
-def _leaves(element: Any, structure: Structure) -> Iterator[tuple[str, Any]]:
+def leaves_of(element: Any, structure: Structure) -> Iterator[tuple[str, Any]]:
+    """Yield each leaf of an element with its name."""
     if structure["kind"] == "dict":
         for key, item in element.items():
-            yield from _leaves(item, structure["items"][str(key)])
+            yield from leaves_of(item, structure["items"][str(key)])
     elif structure["kind"] == "tuple":
         for item, part in zip(element, structure["items"], strict=True):
-            yield from _leaves(item, part)
+            yield from leaves_of(item, part)
     else:
         yield structure["name"], element
 

@@ -2,8 +2,8 @@
 
 import io
 from bisect import bisect
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,8 @@ from tpuctl.errors import InvalidInputError, UsageError
 from tpuctl.progress import silent
 from tpuctl.storage.local import write_atomically
 
+# Elements of a cache whose shapes are compared.
+_LOOKED_AT = 1000
 _MEGAPIXELS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 50.0)
 
 
@@ -70,7 +72,25 @@ def _describe(data_set: DataSet, name: str) -> Description:
         quarantined=data_set.quarantined,
         record_bytes=spread,
         flags=dict(sorted(flags.items())),
+        shapes=_shapes(data_set) if data_set.encode == manifest.ELEMENTS else {},
     )
+
+
+def _shapes(data_set: DataSet) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of a cache's arrays by name, without those whose rank differs."""
+    from tpuctl.datasets._elements import leaves_of
+    from tpuctl.datasets.readers import open_cache
+
+    structure = data_set.options["structure"]
+    found: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for element in islice(open_cache(data_set.folder, shuffle=False).epoch(0), _LOOKED_AT):
+        for name, leaf in leaves_of(element, structure):
+            found[name].add(getattr(leaf, "shape", ()))
+    return {
+        name: tuple(a.pop() if len(a) == 1 else None for a in map(set, zip(*shapes, strict=True)))
+        for name, shapes in found.items()
+        if len(set(map(len, shapes))) == 1
+    }
 
 
 def write_sheet(dst: str | Path, path: str | Path, *, most: int = 64) -> Path:
@@ -135,13 +155,16 @@ class _Cached:
 
 
 def _cached_pictures(folder: Path, most: int) -> Iterator[_Cached]:
+    from tpuctl.datasets._elements import leaves_of
     from tpuctl.datasets.readers import open_cache
 
     cache = open_cache(folder, shuffle=False)
+    structure = cache.data_set.options["structure"]
     each = max(1, most // cache.variants)
     for variant in range(min(cache.variants, most)):
         for number, element in enumerate(islice(cache.epoch(variant), each)):
-            for pixels in filter(_is_picture, _leaves(element)):
+            leaves = (leaf for _, leaf in leaves_of(element, structure))
+            for pixels in filter(_is_picture, leaves):
                 yield _Cached(pixels, f"{number}, variant {variant}")
                 break
             else:
@@ -154,15 +177,6 @@ def _cached_pictures(folder: Path, most: int) -> Iterator[_Cached]:
 def _is_picture(leaf: Any) -> bool:
     shape: tuple[int, ...] = getattr(leaf, "shape", ())
     return len(shape) == 3 and shape[2] in (1, 3) and leaf.dtype == "uint8" and 0 not in shape
-
-
-def _leaves(element: Any) -> Iterator[Any]:
-    inner = element.values() if isinstance(element, Mapping) else element
-    if isinstance(element, (Mapping, tuple)):
-        for item in inner:
-            yield from _leaves(item)
-    else:
-        yield element
 
 
 def _all(data_set: DataSet) -> Iterator[Preview]:

@@ -282,7 +282,10 @@ class LabelCount:
 
 @dataclass(frozen=True)
 class Description(Outcome):
-    """What a data set holds."""
+    """What a data set holds.
+
+    `shapes` are those of the arrays in a cache's elements; None where a size differs.
+    """
 
     path: str
     plan_id: str
@@ -294,6 +297,7 @@ class Description(Outcome):
     quarantined: dict[str, int]
     record_bytes: dict[str, int]
     flags: dict[str, int]
+    shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     sheet: str | None = None
 
 

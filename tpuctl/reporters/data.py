@@ -10,7 +10,7 @@ from tpuctl.reporters.layout import list_some
 from tpuctl.units import format_bytes, format_count, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from rich.console import RenderableType
     from rich.table import Table
@@ -192,17 +192,19 @@ def _cache_parts(description: Description) -> Iterable[RenderableType]:
         f"{f' in {variants} variants, another one in each epoch' if many else ''}; {size}, "
         f"{format_bytes(description.record_bytes.get('median', 0))} per element (median)"
     )
-    yield layout.text(f"An element: {_structure(options.get('structure'))}.")
+    yield layout.text(f"An element: {_structure(options.get('structure'), description.shapes)}.")
 
 
-def _structure(structure: Any) -> str:
+def _structure(structure: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> str:
     match structure:
         case {"items": dict(items)}:
-            return f"{{{', '.join(f'{key}: {_structure(item)}' for key, item in items.items())}}}"
+            inner = (f"{key}: {_structure(item, shapes)}" for key, item in items.items())
+            return f"{{{', '.join(inner)}}}"
         case {"items": list(items)}:
-            return f"({', '.join(map(_structure, items))})"
-        case {"dtype": dtype}:
-            return str(dtype)
+            return f"({', '.join(_structure(item, shapes) for item in items)})"
+        case {"name": name, "dtype": dtype}:
+            sizes = ", ".join("?" if size is None else str(size) for size in shapes.get(name, ()))
+            return f"{dtype}[{sizes}]" if sizes else str(dtype)
     return "unknown"
 
 

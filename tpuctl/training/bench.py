@@ -15,6 +15,7 @@ from tpuctl.errors import (
     InvalidInputError,
     NotFoundError,
     ScriptFailedError,
+    StoppedError,
     TpuctlError,
     UsageError,
 )
@@ -255,7 +256,7 @@ def run_bench(
     """Train the template once for each variant and batch size, each in its own process.
 
     Raises UsageError if there are fewer than two epochs, if a batch is larger than an epoch, or if
-    the template lacks a flag that bench sets.
+    the template lacks a flag that bench sets. Ctrl-C ends the sweep; what was measured is returned.
     """
     script = find_script(template)
     variants = plan_variants(here, script, framework=framework, cpu_devices=cpu_devices)
@@ -268,15 +269,20 @@ def run_bench(
     rows: list[Row] = []
     errors: list[TpuctlError] = []
     jobs = [(variant, size) for variant in variants for size in batch_sizes]
-    for done, (variant, size) in enumerate(jobs):
-        on_progress(Progress("bench", done, len(jobs), "trainings", f"{variant.device}, {size}"))
-        settings = {"data": "fake", "examples": examples, "epochs": epochs, "batch-size": size}
-        try:
-            result = _train(here, template, variant, settings)
-            rows.append(_row(variant, size, result))
-        except ScriptFailedError as error:
-            errors.append(error)
-    on_progress(Progress("bench", len(jobs), len(jobs), "trainings", ""))
+    try:
+        for done, (variant, size) in enumerate(jobs):
+            name = f"{variant.device}, {size}"
+            on_progress(Progress("bench", done, len(jobs), "trainings", name))
+            settings = {"data": "fake", "examples": examples, "epochs": epochs, "batch-size": size}
+            try:
+                rows.append(_row(variant, size, _train(here, template, variant, settings)))
+            except ScriptFailedError as error:
+                errors.append(error)
+        on_progress(Progress("bench", len(jobs), len(jobs), "trainings", ""))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        errors.append(StoppedError(f"Interrupted after {len(rows)} of {len(jobs)} trainings."))
     today = WallClock().now().date().isoformat()
     return Bench(
         _machine(here), today, script.name, examples, epochs, tuple(rows), None, tuple(errors)
@@ -333,6 +339,9 @@ def _train(
             errors=Path(folder) / "stderr.log",
             stdin=subprocess.DEVNULL,
         )
+    if training.stopped:
+        # Also where the script overlooked it, as imports can.
+        raise KeyboardInterrupt
     if training.failures:
         raise training.failures[0]
     return dict(training.result or {})
