@@ -226,8 +226,8 @@ def sweep(args: argparse.Namespace, model: keras.Model, batches: tf.data.Dataset
 def suggest_rate(args: argparse.Namespace, losses: list[float]) -> None:
     """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
     rates = 1e-6 * 1.15 ** np.arange(len(losses))
-    means = itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)
-    smooth = np.nan_to_num([*means], nan=1e9)
+    losses = np.nan_to_num(losses, nan=1e9, posinf=1e9).tolist()  # JSON has neither
+    smooth = np.array([*itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)])
     lowest = int(np.argmin(smooth))
     best = float(rates[np.argmin(np.diff(smooth[: lowest + 2], append=np.inf))])
     found = {"rates": rates.tolist(), "losses": losses, "suggested": best}

@@ -261,8 +261,8 @@ def save(path: Path, state: dict) -> None:
 
 def suggest_rate(args: argparse.Namespace, rates: list[float], losses: list[float]) -> None:
     """Say where the smoothed loss fell fastest, before it explodes; write lr.json and lr.png."""
-    means = itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)
-    smooth = np.nan_to_num([*means], nan=1e9)
+    losses = np.nan_to_num(losses, nan=1e9, posinf=1e9).tolist()  # JSON has neither
+    smooth = np.array([*itertools.accumulate(losses, lambda mean, loss: 0.9 * mean + 0.1 * loss)])
     lowest = int(np.argmin(smooth))
     best = rates[int(np.argmin(np.diff(smooth[: lowest + 2], append=np.inf)))]
     found = {"rates": rates, "losses": losses, "suggested": best}
