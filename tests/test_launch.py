@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import Tpuctl
 from tests.waiting import wait_until
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
+from tpuctl.reporters.training import training_figures
 from tpuctl.training import catalog
 from tpuctl.training.plan import LaunchPlan, find_script, plan_launch
 from tpuctl.training.run import _output_folder, run_training
@@ -191,6 +192,21 @@ def test_a_run_returns_what_the_script_left_behind(tmp_path: Path, script: Path,
     assert training.exit_code == 0
     assert training.result is not None
     assert training.result["steps"] == 7
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["[1]", "{", '{"step_ms": 3.2, "epochs": [1], "devices": 4, "input_wait_fraction": 0.5}'],
+)
+def test_what_a_script_calls_result_is_its_own_business(
+    tmp_path: Path, choice, written: str
+) -> None:
+    path, own = tmp_path / "own.py", tmp_path / "result.json"
+    path.write_text(f"import pathlib; pathlib.Path({str(own)!r}).write_text({written!r})")
+    plan = plan_launch(find_script(str(path)), choice, (), ["--out", str(tmp_path)])
+    training = run_training(plan)
+    assert training.exit_code == 0
+    assert training_figures(training) == []
 
 
 def test_a_failing_script_passes_its_exit_code_and_leaves_no_old_result(

@@ -165,7 +165,7 @@ def test_a_script_that_says_how_long_it_waited_is_believed(tmp_path: Path, choic
     training = Training(
         **{name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__},
         returncode=0,
-        result={"input_wait_fraction": 0.4},
+        result={"template": "mnist-cnn", "input_wait_fraction": 0.4},
         executed=(),
         seconds=1.0,
         watched=seen,

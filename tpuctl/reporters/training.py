@@ -11,8 +11,6 @@ from tpuctl.reporters.workers import render_run
 from tpuctl.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import RenderableType
 
     from tpuctl.providers.combined import AutoPlan
@@ -142,8 +140,8 @@ def _training(result: Training) -> str:
 
 
 def training_figures(training: Training) -> list[tuple[str, str]]:
-    """Return names and values of what the script reported, or else of what was observed."""
-    result: Mapping[str, Any] = training.result or {}
+    """Return names and values of what a template reported, or else of what was observed."""
+    result = training.reported
     step = result.get("step_ms") or {}
     epochs = result.get("epochs")
     last = epochs[-1] if isinstance(epochs, list) and epochs else {}
@@ -158,9 +156,16 @@ def training_figures(training: Training) -> list[tuple[str, str]]:
         ("speed", f"{rate:,.0f} examples/s" if rate else ""),
         *((name, f"{share:.0%}") for name, share in training.idle_shares.items()),
         ("loss", f"{last['loss']:.3f}" if "loss" in last else ""),
-        ("accuracy", f"{last['accuracy']:.1%} on its own data" if "accuracy" in last else ""),
+        ("accuracy", _accuracy(result.get("test_accuracy"), last.get("accuracy"))),
     ]
     return [(name, text) for name, text in pairs if text]
+
+
+def _accuracy(held_out: float | None, trained: float | None) -> str:
+    """Say how much is right; the data that was not trained on counts."""
+    if held_out is not None:
+        return f"{held_out:.1%} on held-out data"
+    return "" if trained is None else f"{trained:.1%} on the data trained on"
 
 
 def render_templates(catalog: Catalog) -> RenderableType:

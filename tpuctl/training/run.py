@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from tpuctl.codec import read_json
 from tpuctl.diagnosis.explain import Match
-from tpuctl.errors import InvalidInputError, ScriptFailedError, TpuctlError
+from tpuctl.errors import ScriptFailedError, TpuctlError
 from tpuctl.outcome import Status
 from tpuctl.start_python import (
     child_environment,
@@ -89,9 +89,14 @@ class Training(LaunchPlan):
         return tuple(sentence for sentence in found if sentence)
 
     @property
+    def reported(self) -> Mapping[str, Any]:
+        """The figures of a template; in another script's `result.json`, keys may mean anything."""
+        return self.result if self.result and "template" in self.result else {}
+
+    @property
     def input_wait_fraction(self) -> float | None:
-        """Share of time the device waited for input; the script's own figure takes precedence."""
-        reported = (self.result or {}).get("input_wait_fraction")
+        """Share of time the device waited for input; the template's own figure takes precedence."""
+        reported = self.reported.get("input_wait_fraction")
         if isinstance(reported, float):
             return reported
         return self.watched.input_wait_fraction if self.watched else None
@@ -107,7 +112,7 @@ class Training(LaunchPlan):
         wait, seen = self.input_wait_fraction, self.watched
         if wait is None:
             return {}
-        devices = str((self.result or {}).get("devices", "")).lower()
+        devices = str(self.reported.get("devices", "")).lower()
         has_mxu = "tpu" in devices or bool(seen and seen.has_mxu)
         idle = max(wait, (seen and seen.mxu_idle_fraction) or 0.0)
         return {"input wait": wait, "MXU idle" if has_mxu else "MXU would be idle": idle}
@@ -249,9 +254,10 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_ino
 
 
-def _read_result(path: Path) -> dict[str, Any]:
+def _read_result(path: Path) -> dict[str, Any] | None:
+    """Read what a script wrote; None for a file of that name with something else in it."""
     try:
-        result: dict[str, Any] = read_json(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"Could not read the training result {path}: {error}") from error
-    return result
+        result = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return result if isinstance(result, dict) else None
