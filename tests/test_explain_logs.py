@@ -1,5 +1,6 @@
 """Whole logs: several workers, notebooks, streams, long lines and text made to be slow."""
 
+import gzip
 import json
 import time
 import tracemalloc
@@ -126,6 +127,20 @@ def test_a_notebook_is_read_through_its_error_outputs(tmp_path: Path) -> None:
         },
     )
     assert [match.code for match in product.explain(str(path)).matches] == ["F53"]
+
+
+def test_a_compressed_log_is_read(tpuctl: Callable[..., Any], tmp_path: Path) -> None:
+    packed = gzip.compress(
+        b"XlaRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm"
+    )
+    path = tmp_path / "worker.log.1.gz"
+    path.write_bytes(packed)
+    assert tpuctl("explain", path, "--json").data["matches"][0]["code"] == "F66"
+    path.write_bytes(packed[:-12])
+    result = tpuctl("explain", path)
+    assert result.exit_code == 1
+    assert "Could not decompress" in result.stderr
+    assert "zcat" in result.stderr
 
 
 def test_a_file_that_is_no_notebook_is_an_error(tmp_path: Path) -> None:

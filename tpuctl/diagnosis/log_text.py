@@ -1,8 +1,10 @@
 """Read the text to explain from files, streams and notebooks: lines, workers, time stamps."""
 
 import codecs
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import BinaryIO
 
 from tpuctl.errors import InvalidInputError
 
-_LOG_NAME = re.compile(r"[^\s\0]+\.(?:log|txt|out|err|ipynb)")
+_LOG_NAME = re.compile(r"[^\s\0]+\.(?:log|txt|out|err|ipynb)(?:\.gz)?")
 _PIECE = 1 << 20
 _LARGEST_NOTEBOOK = 256 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][AB0])")
@@ -52,12 +54,21 @@ def read_pieces(stream: BinaryIO) -> Iterator[str]:
 
 
 def read_file(path: Path) -> Iterator[str]:
-    """Read a log in pieces, or the error outputs of a notebook."""
+    """Read a log in pieces, also a compressed one, or the error outputs of a notebook."""
     if path.suffix == ".ipynb":
         yield notebook_errors(path)
         return
     with path.open("rb") as stream:
-        yield from read_pieces(stream)
+        if stream.peek(2)[:2] != b"\x1f\x8b":
+            yield from read_pieces(stream)
+            return
+        try:
+            yield from read_pieces(gzip.GzipFile(fileobj=stream))  # type: ignore[arg-type]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InvalidInputError(
+                f"Could not decompress {path}: {error}.",
+                hint=f"Decompress what can be read: zcat {path} | tpuctl explain -",
+            ) from error
 
 
 def notebook_errors(path: Path) -> str:
