@@ -186,7 +186,7 @@ def test_commands_to_copy_run_what_ran(plain: Path) -> None:
     [
         (0, (), "No training steps were seen"),
         (2, (), "2 training steps: too few to measure."),
-        (0, (Executed("CPU:0", 21, 609),), "21 training steps: too few to measure."),
+        (0, (Executed("CPU:0", 21, 609),), "21 training steps, whose input was not seen: tf.data"),
     ],
 )
 def test_only_where_there_were_no_steps_none_were_seen(

@@ -229,6 +229,52 @@ def test_a_program_of_two_batches_is_too_short(program: Program) -> None:
         profile_program(program(few))
 
 
+JAX_LOOP = """
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax, numpy as np
+
+@jax.jit
+def normalize(batch):
+    return batch / 255
+
+@jax.jit
+def step(weights, batch):
+    return weights + batch.sum(), batch.mean()
+
+weights = np.zeros((64, 64), "float32")
+for _ in range(40):
+    for _ in range(2):
+        batch = normalize(np.ones((16, 8), "float32"))
+    weights, loss = step(weights, np.asarray(batch))
+"""
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_plain_jax_loop_are_counted(
+    program: Program, tmp_path: Path, tpuctl: Tpuctl
+) -> None:
+    pytest.importorskip("jax")
+    words = program(JAX_LOOP)
+    with pytest.raises(
+        TargetError, match=r"calls of step at .*:10, one every .* not seen"
+    ) as failed:
+        profile_program(words)
+    assert "p.watch(batches)" in str(failed.value.hint)
+    watched = tpuctl("launch", words[-1], "--framework", "jax", "--json").data["watched"]
+    # JAX does not report the calls that compile.
+    assert 30 < watched["steps"] < 40
+    assert watched["step_ms"] > 0
+    assert watched["examples_per_s"] == pytest.approx(16e3 / watched["step_ms"], rel=0.01)
+    assert watched["input_wait_fraction"] is None
+    # A hook of the program's own stays in place.
+    checked = program(
+        JAX_LOOP.replace("import jax,", "os.environ['JAX_DEBUG_NANS'] = '1'\nimport jax,")
+    )
+    with pytest.raises(TargetError, match="no training step was seen"):
+        profile_program(checked)
+
+
 def test_a_program_that_hangs_is_stopped_at_its_time(
     program: Program, tmp_path: Path, tpuctl: Tpuctl
 ) -> None:
@@ -371,6 +417,6 @@ def test_a_program_without_a_step_is_told_so_while_it_runs(
     program: Program, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "TELL_AFTER_S", 0.0)
-    with pytest.raises(TargetError, match="no training step was found"):
+    with pytest.raises(TargetError, match="no training step was seen"):
         profile_program(program("import time\nwhile True: time.sleep(0.1)"), limit_s=1)
     assert capfd.readouterr().err.count("continues until it ends or you press Ctrl-C") == 1

@@ -49,6 +49,22 @@ def batches():
     for at in range(0, 64, 4):
         yield [work(index) for index in range(at, at + 4)]
 """,
+    "jax": """
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax
+import numpy as np
+
+@jax.jit
+def step(weights, batch):
+    return weights + batch.sum(), batch
+
+def batches():
+    weights = np.zeros(3)
+    for at in range(0, 64, 4):
+        weights, batch = step(weights, np.array([work(index) for index in range(at, at + 4)]))
+        yield batch
+""",
     "keras": """
 import os
 os.environ["KERAS_BACKEND"] = "jax"
@@ -403,6 +419,7 @@ MODES = {
 }
 # A traceback shows the functions of tpuctl through which an error came, as docs/training.md says.
 _OWN_FRAME = re.compile(rf'^  File "{Path(tpuctl.__file__).parent}/.*\n(    .*\n)+', re.M)
+IN_JAX = ("ends", "raises", "looks around", "raises in a batch")
 IN_FIT = ("fails", "blocks signals", "ends", "cleans up", "sets an alarm", "looks around")
 
 
@@ -503,6 +520,13 @@ def test_a_callback_in_fit_changes_nothing(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "mode"), in_turn(HOOKED, MODES))
 def test_a_program_with_grain_is_left_alone(tmp_path: Path, name: str, mode: str) -> None:
     watch_from_outside(tmp_path, mode, write(tmp_path, name, "grain"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "mode"), in_turn(IN_JAX, MODES))
+def test_a_plain_jax_loop_is_left_alone(tmp_path: Path, name: str, mode: str) -> None:
+    pytest.importorskip("jax")
+    watch_from_outside(tmp_path, mode, write(tmp_path, name, "jax"))
 
 
 @pytest.mark.slow

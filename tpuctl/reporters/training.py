@@ -116,27 +116,37 @@ def _remote_plan(plan: RemotePlan) -> str:
 
 
 # What `launch` sees of a script, and how to show it the rest.
-UNSEEN = (
-    "No training steps were seen: tf.data, Keras fit, PyTorch and Grain loaders are; for another "
-    "loop: with tpuctl.profile() as p: for batch in p.watch(batches): ..."
+SEEN = (
+    "tf.data, Keras fit, PyTorch and Grain loaders are seen; for another loop: "
+    "with tpuctl.profile() as p: for batch in p.watch(batches): ..."
 )
 
 
 def _training(result: Training) -> str:
     """Say how long the training took, and its figures; the script has shown its own output."""
-    from tpuctl.training.catalog import is_template
-
     took = f"after {format_duration(result.seconds)}"
     if result.returncode:
         return f"Stopped {took}."
     figures = "; ".join(f"{name} {value}" for name, value in training_figures(result))
-    few = format_count(result.unmeasured_steps, "training step")
-    unseen = "" if is_template(result.script) else f" {UNSEEN}"
-    unmeasured = f" {few}: too few to measure." if result.unmeasured_steps else unseen
-    lines = [f"Finished {took}: {figures}." if figures else f"Finished {took}.{unmeasured}"]
+    lines = [
+        f"Finished {took}: {figures}." if figures else f"Finished {took}.{_unmeasured(result)}"
+    ]
+    if figures and result.watched and result.input_wait_fraction is None:
+        lines.append(f"Its input was not seen: {SEEN}")
     if result.executed:
         lines.append(f"Steps executed by: {', '.join(map(str, result.executed))}.")
     return "\n".join(lines)
+
+
+def _unmeasured(result: Training) -> str:
+    """Say why there are no figures; a template that had no steps left has said so itself."""
+    from tpuctl.training.catalog import is_template
+
+    if result.few:
+        return f" {format_count(result.few, 'training step')}: too few to measure."
+    if steps := max((count.steps for count in result.executed), default=0):
+        return f" {format_count(steps, 'training step')}, whose input was not seen: {SEEN}"
+    return "" if is_template(result.script) else f" No training steps were seen: {SEEN}"
 
 
 def training_figures(training: Training) -> list[tuple[str, str]]:

@@ -45,13 +45,13 @@ class Watched:
     """Measured training steps, without compilation and evaluation.
 
     `slowest` is the bottleneck stage of the input pipeline. `mxu_idle_fraction` counts on any
-    device; `has_mxu` is whether it has one.
+    device; `has_mxu` is whether it has one. The wait is None if the input was not seen.
     """
 
     steps: int
     step_ms: float
     examples_per_s: float | None
-    input_wait_fraction: float
+    input_wait_fraction: float | None
     slowest: str | None
     mxu_idle_fraction: float | None = None
     has_mxu: bool = False
@@ -100,11 +100,6 @@ class Training(LaunchPlan):
         if isinstance(reported, float):
             return reported
         return self.watched.input_wait_fraction if self.watched else None
-
-    @property
-    def unmeasured_steps(self) -> int:
-        """The number of steps, if too few to measure."""
-        return max(self.few, *(entry.steps for entry in self.executed), 0)
 
     @property
     def idle_shares(self) -> dict[str, float]:

@@ -14,8 +14,10 @@ from tpuctl.profiling.program.run import (
     hook_environment,
     read_error,
     read_few,
+    read_other_steps,
     read_result,
 )
+from tpuctl.profiling.program.watch import Steps
 from tpuctl.profiling.tpuprof import save
 from tpuctl.training.devices import Executed
 from tpuctl.training.plan import LaunchPlan
@@ -43,12 +45,14 @@ def watch_training(
         )
         measured = read_result(Path(folder))
         few = read_few(Path(folder))
+        other = read_other_steps(Path(folder))
         error = read_error(Path(folder)) or "\n".join(training.last_words)
     if profile and measured:
         save(conclude(measured, target=measured.program or ""), profile)
+    watched = read_steps(measured, training.executed) if measured else None
     return replace(
         training,
-        watched=read_steps(measured, training.executed) if measured else None,
+        watched=watched or (_without_input(other) if other else None),
         few=0 if measured else few,
         explanation=first_claim(error) if training.returncode and error else None,
     )
@@ -78,6 +82,11 @@ def read_steps(measured: Measurement, executed: Sequence[Executed] = ()) -> Watc
         mxu_idle_fraction=found.mxu_idle_fraction,
         has_mxu=bool(found.host and found.host.has_tpu),
     )
+
+
+def _without_input(steps: Steps) -> Watched:
+    rate = steps.examples and round(steps.examples / steps.step_ms * 1e3, 1)
+    return Watched(steps.count, round(steps.step_ms, 3), rate, None, None)
 
 
 def _batch_seen(measured: Measurement) -> float | None:

@@ -74,7 +74,7 @@ class ProfileBlock:
                     f"Only {self._batches} batches were taken in the profiled block.",
                     hint=FEW_BATCHES,
                 )
-            raise TargetError("No training step was found in the profiled block.", hint=FEW)
+            raise TargetError("No training step was seen in the profiled block.", hint=FEW)
         return self._result
 
     def __repr__(self) -> str:

@@ -84,9 +84,13 @@ class Recording:
         """Read everything once more and return the measurement."""
         self._sample(last=True)
         measured, series = self.measurement(), self.watch.main()
-        if measured is None and series is not None:
+        if measured is None:
             with contextlib.suppress(OSError):
-                Path(self.folder, f"{os.getpid()}.few").write_text(str(series.count + 1))
+                if series is not None:
+                    Path(self.folder, f"{os.getpid()}.few").write_text(str(series.count + 1))
+                elif steps := self.watch.other_steps():
+                    content = json.dumps(to_plain(steps))
+                    Path(self.folder, f"{os.getpid()}.steps").write_text(content)
         return measured
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from tpuctl.profiling.case import IN_TRAINING
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
-from tpuctl.profiling.program.watch import WARM_STEPS
+from tpuctl.profiling.program.watch import WARM_STEPS, Steps
 from tpuctl.start_python import how_it_ended, shell_code, signals_passed_on, stop_process
 from tpuctl.usercode.scratch import scratch_folder
 
@@ -37,8 +37,8 @@ FEW_BATCHES = (
     "the first ones are left out."
 )
 NO_STEPS = (
-    "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; use "
-    "tpuctl.profile() in the program for anything else."
+    "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; for another loop: "
+    "with tpuctl.profile() as p: for batch in p.watch(batches): ..."
 )
 ITS_WORDS = "Its output above says why; it fails in the same way without tpuctl."
 UNSEEN = f"The program continues until it ends or you press Ctrl-C. {NO_STEPS}"
@@ -121,9 +121,12 @@ def profile_program(
 def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
     if few := read_few(folder):
         return TargetError(f"{ended} after {few} batches: too few to measure.", hint=FEW_BATCHES)
+    if hint != ITS_WORDS and (steps := read_other_steps(folder)):
+        took = f"{steps.count:,} calls of {steps.function}, one every {steps.step_ms:.3g} ms"
+        return TargetError(f"{ended} after {took}; their input was not seen.", hint=NO_STEPS)
     if hint != ITS_WORDS and (old := folder / "python.old").exists():
         hint = f"Python {old.read_text()} is not measured, 3.10 and newer are."
-    return TargetError(f"{ended} and no training step was found.", hint=hint)
+    return TargetError(f"{ended} and no training step was seen.", hint=hint)
 
 
 def _is_enough(measured: Measurement | None, steps: int | None, seconds: float | None) -> bool:
@@ -167,6 +170,12 @@ def _read_one(place: Path) -> Measurement | None:
 def read_few(folder: Path) -> int:
     """The batches of a program that used too few to measure; 0 if none were found."""
     return max((int(place.read_text()) for place in folder.glob("*.few")), default=0)
+
+
+def read_other_steps(folder: Path) -> Steps | None:
+    """The steps of a program whose input was not seen, of the process that took most."""
+    found = [from_plain(Steps, read_json(place)) for place in folder.glob("*.steps")]
+    return max(found, key=lambda steps: steps.count, default=None)
 
 
 def read_error(folder: Path) -> str:

@@ -37,6 +37,10 @@ class _Process:
                 self.tensorflow = TensorFlowHooks(self.watch)
                 self.collectors.append(self.tensorflow.collect)
             getattr(self.tensorflow, part)(module)
+        elif framework == "jax":
+            from tpuctl.profiling.program._jax import hook_jax
+
+            hook_jax(self.watch, module)
         else:
             from tpuctl.profiling.program import _hooks
 

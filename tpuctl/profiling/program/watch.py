@@ -73,6 +73,16 @@ class Series:
             self.node_stats.add(snapshot)
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Training steps whose input was not seen: calls of one compiled function."""
+
+    function: str
+    count: int
+    step_ms: float
+    examples: int | None
+
+
 class Watch:
     """The iterators of this process and their steps."""
 
@@ -89,6 +99,8 @@ class Watch:
         self.sampler: StackSampler | None = None
         # Whether there are graphs with loops, whose start cannot be observed.
         self.in_graphs = False
+        # Steps of a loop without an iterator that is known here.
+        self.other_steps: Callable[[], Steps | None] = lambda: None
         self._inside = threading.local()
 
     def of(self, thing: object, make: Callable[[], Source]) -> Series:

@@ -19,6 +19,7 @@ HOOKS = {
     "tensorflow.python.data.ops.dataset_autograph": "tensorflow_loops",
     "tensorflow.python.data.ops.dataset_ops": "tensorflow_arguments",
     "tensorflow.python.distribute.input_lib": "tensorflow_distributed",
+    "jax._src.api": "jax",
     "keras.src.backend.jax.trainer": "keras",
     "keras.src.trainers.data_adapters.py_dataset_adapter": "tensorflow_py_datasets",
     "torch.utils.data.dataloader": "torch",
