@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable, printable_result
-from tpuctl.reporters import html, layout
+from tpuctl.reporters import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,20 +83,20 @@ _SHOWN = {
 
 
 def command_and_report(result: Outcome) -> tuple[str, Any]:
-    """Return the command of a result, and its report for a terminal."""
+    """Return the command of a result, and its report for a terminal; None where it has none."""
     for kind in type(result).__mro__:
         name = f"{kind.__module__.removeprefix('tpuctl.')}.{kind.__name__}"
         if name in _SHOWN:
             command, place = _SHOWN[name]
             module, _, function = place.partition(".")
             render = getattr(import_module(f"tpuctl.reporters.{module}"), function)
-            return command, render(printable_result(result)) or ""
+            return command, render(printable_result(result))
     return "", type(result).__name__
 
 
 def text_of(result: Outcome, columns: int = 100) -> str:
     """Lay out the whole report as plain text."""
-    return _as_text(command_and_report(result)[1], columns)
+    return _as_text(command_and_report(result)[1] or "", columns)
 
 
 def _as_text(report: Any, columns: int = 100) -> str:
@@ -110,6 +110,7 @@ def _as_text(report: Any, columns: int = 100) -> str:
 def line_of(result: Outcome) -> str:
     """Write the command and its answer in one line."""
     command, report = command_and_report(result)
+    report = report or ""
     answer = answer_of(result) or next((str(p) for p in flat(report) if is_line(p) and p), "")
     words = printable(" ".join((answer.removeprefix("# ") or str(_as_text(report))).split()))
     return f"<tpuctl {command}: {words if len(words) < 200 else words[:200] + '…'}>"
@@ -137,7 +138,7 @@ def card(result: Outcome) -> str:
     from tpuctl.datasets.models import Description
 
     command, report = command_and_report(result)
-    answer, parts = answer_of(result), [part for part in flat(report) if part != ""]
+    answer, parts = answer_of(result), [part for part in flat(report or "") if part != ""]
     shown = [f"<b>{escape(answer)}</b>"] if answer else []
     if not answer and parts and is_line(parts[0]):
         shown = [f'<div style="{_BOLD}">{_line(parts.pop(0))}</div>']
@@ -266,6 +267,7 @@ def sheet_of(description: Any) -> str:
 
     from tpuctl.datasets.describe import contact_sheet
     from tpuctl.errors import TpuctlError
+    from tpuctl.reporters import html
 
     try:
         picture = base64.b64encode(contact_sheet(description.path, kind="JPEG")).decode()
