@@ -272,9 +272,10 @@ def plan_job(
 
     `more` are other words that are sent; `place` and `hint` are for the message about a secret.
     """
-    from tpuctl.providers.pack import HostedJob, place_script, refuse_secrets
+    from tpuctl.providers.pack import HostedJob, refuse_secrets
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
+    from tpuctl.training.remote_launch import place_script
 
     found, options = find_script(request.script), request.training
     plan = {name: value for name, value in options.items() if value is not None}

@@ -96,21 +96,20 @@ def command_and_report(result: Outcome) -> tuple[str, Any]:
 
 def text_of(result: Outcome, columns: int = 100) -> str:
     """Lay out the whole report as plain text."""
-    return _as_text(command_and_report(result)[1] or "", columns)
+    return _as_text(command_and_report(result)[1], columns)
 
 
 def _as_text(report: Any, columns: int = 100) -> str:
     out = io.StringIO()
     # Inside a kernel rich would otherwise display at once instead of writing.
     console = layout.console(file=out, width=columns, color_system=None, force_jupyter=False)
-    console.print(layout.Printable(report), crop=False)
+    console.print(layout.Printable("" if report is None else report), crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def line_of(result: Outcome) -> str:
     """Write the command and its answer in one line."""
     command, report = command_and_report(result)
-    report = report or ""
     answer = answer_of(result) or next((str(p) for p in flat(report) if is_line(p) and p), "")
     words = printable(" ".join((answer.removeprefix("# ") or str(_as_text(report))).split()))
     return f"<tpuctl {command}: {words if len(words) < 200 else words[:200] + '…'}>"
@@ -138,7 +137,7 @@ def card(result: Outcome) -> str:
     from tpuctl.datasets.models import Description
 
     command, report = command_and_report(result)
-    answer, parts = answer_of(result), [part for part in flat(report or "") if part != ""]
+    answer, parts = answer_of(result), [part for part in flat(report) if part != ""]
     shown = [f"<b>{escape(answer)}</b>"] if answer else []
     if not answer and parts and is_line(parts[0]):
         shown = [f'<div style="{_BOLD}">{_line(parts.pop(0))}</div>']
@@ -186,8 +185,8 @@ def flat(report: Any) -> Iterator[Any]:
     from rich.table import Table
     from rich.text import Text
 
-    if isinstance(report, str):
-        head, _, rest = report.strip("\n").partition("\n")
+    if isinstance(report, str | None):
+        head, _, rest = (report or "").strip("\n").partition("\n")
         yield head
         if rest:
             yield layout.command(rest)
