@@ -23,7 +23,6 @@ from tpuctl.training.bench import (
     draw,
     load,
     parse_batches,
-    plan_plot,
     plan_variants,
     run_bench,
 )
@@ -146,7 +145,7 @@ def test_rows_of_few_steps_are_named() -> None:
 @pytest.mark.slow
 def test_a_plot_begins_at_zero_and_names_machine_date_and_batches() -> None:
     pytest.importorskip("matplotlib", reason="needs the extra plot")
-    from tpuctl.training._plot import draw_curves
+    from tpuctl.training._plot import draw_curves, plan_plot
 
     (axes,) = draw_curves(**plan_plot(sweep("colab", GPU_S))).axes
     assert axes.get_ylim()[0] == 0

@@ -8,19 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.api.hosted import with_data
+from tpuctl.api.hosted import LaunchRequest, with_data
 from tpuctl.errors import NotFoundError, StoppedError, TpuctlError
-from tpuctl.progress import OnProgress, message
 from tpuctl.units import slug
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from tpuctl.providers.port import HostedPlan
     from tpuctl.remote.copy_plan import CopyResults
     from tpuctl.remote.jobs import StartedJob
     from tpuctl.remote.logs import Logs
-    from tpuctl.remote.output import Sink
 
 _NAME = re.compile(r"colab(?::(.+))?")
 _TYPE = "v5e-1"
@@ -33,25 +31,11 @@ def colab_type(on: str | None) -> str | None:
     return (match[1] or _TYPE) if match else None
 
 
-def launch_on_colab(
-    script: str,
-    options: dict[str, Any],
-    *,
-    accelerator_type: str,
-    resume: str | None,
-    ttl_s: float | None,
-    detach: bool,
-    job: str | None,
-    dry_run: bool,
-    confirm: Callable[[Any], None],
-    on_warning: Callable[[str], None],
-    on_progress: OnProgress,
-    **others: Any,
-) -> HostedPlan | CopyResults | StartedJob | Logs:
+def launch_on_colab(request: LaunchRequest) -> HostedPlan | CopyResults | StartedJob | Logs:
     """Create a runtime, run the job there, fetch its folder, and delete the runtime.
 
     The same command resumes: it adopts the runtime of an interrupted one, and follows its job. If
-    this process ends early, the guard does the rest. `others` are options of `_run_job`.
+    this process ends early, the guard does the rest.
     """
     from tpuctl.api import cloud
     from tpuctl.providers.colab.job import finish
@@ -60,15 +44,19 @@ def launch_on_colab(
     from tpuctl.reporters.changes import create_price
     from tpuctl.training.plan import find_script
 
+    request.refuse("on Colab", "cpu_devices")
+    request.workers.refuse_login("on Colab")
+    script, on_warning = request.script, request.workers.on_warning
     find_script(script)
-    if resume and not Path(resume).is_dir():
+    if request.resume and not Path(request.resume).is_dir():
         raise NotFoundError(
-            f"The folder {resume} to resume from does not exist.", hint="--resume DIR"
+            f"The folder {request.resume} to resume from does not exist.", hint="--resume DIR"
         )
-    name, job = runtime_name(script), job or "launch"
-    where: dict[str, Any] = {"provider": "colab", "ttl_s": ttl_s, "on_warning": on_warning}
-    if dry_run:
-        plan = cloud.create(name, accelerator_type, dry_run=True, **where)
+    name, job = runtime_name(script), request.job or "launch"
+    wanted = name, str(colab_type(request.workers.name))
+    where: dict[str, Any] = {"provider": "colab", "ttl_s": request.ttl_s, "on_warning": on_warning}
+    if request.dry_run:
+        plan = cloud.create(*wanted, dry_run=True, **where)
         assert isinstance(plan, HostedPlan)
         plan = replace(plan, until=_UNTIL)
         then = f"runs {script} there, fetches its folder to {name}-output, deletes the runtime"
@@ -78,23 +66,14 @@ def launch_on_colab(
         for warning in plan.warnings:
             on_warning(warning)
         plan = replace(plan, until=_UNTIL)
-        on_progress(message(create_price(plan)))
-        confirm(plan)
+        request.note(create_price(plan))
+        request.confirm(plan)
 
-    cloud.create(name, accelerator_type, confirm=announce, on_progress=on_progress, **where)
+    cloud.create(*wanted, confirm=announce, on_progress=request.on_progress, **where)
     with _runtime_deleted_on_failure(name, job):
-        result = _run_job(
-            name,
-            script,
-            options,
-            resume=resume,
-            job=job,
-            detach=detach,
-            on_progress=on_progress,
-            **others,
-        )
-    if not detach and not isinstance(result, CopyResults):
-        on_progress(message(finish(name)))
+        result = _run_job(name, job, request)
+    if not request.detach and not isinstance(result, CopyResults):
+        request.note(finish(name))
     return result
 
 
@@ -117,20 +96,7 @@ def _runtime_deleted_on_failure(name: str, job: str) -> Iterator[None]:
         ) from None
 
 
-def _run_job(
-    name: str,
-    script: str,
-    options: dict[str, Any],
-    *,
-    code: Path | None,
-    env: Mapping[str, str],
-    resume: str | None,
-    job: str,
-    detach: bool,
-    sink: Sink,
-    on_progress: OnProgress,
-    **others: bool,
-) -> CopyResults | StartedJob | Logs:
+def _run_job(name: str, job: str, request: LaunchRequest) -> CopyResults | StartedJob | Logs:
     """Start the job on the runtime, or follow the one that an interrupted command has started."""
     from tpuctl.providers.colab.job import delete_unused, expect_job, has_job
     from tpuctl.providers.port import Login
@@ -139,23 +105,23 @@ def _run_job(
     from tpuctl.remote.logs import read_logs
     from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
 
-    def note(text: str) -> None:
-        on_progress(message(text))
-
+    note = request.note
     hosts, access, node = owner_of(name).reach(name, Login(on_warning=note))
     if has_job(name, job):
-        return read_logs(hosts, access, sink=sink, note=note, job=job, follow=not detach)
+        follow = not request.detach
+        return read_logs(hosts, access, sink=request.sink, note=note, job=job, follow=follow)
     # Beside the folder of the job, so that they do not come back with its output.
-    settings, data = with_data(options["settings"], "../")
-    options = {**options, "settings": settings}
-    plan = plan_on_workers(script, hosts, access, node=node, code=code, env=env, **options)
+    settings, data = with_data(request.settings, "../")
+    options = {**request.training, "settings": settings}
+    options |= {"code": request.code, "env": request.variables}
+    plan = plan_on_workers(request.script, hosts, access, node=node, **options)
     more = [(str(path), place + "/" * path.is_file()) for path, place in data]
-    if resume:
-        more.append((resume, plan.folder))
+    if request.resume:
+        more.append((request.resume, plan.folder))
     plan = replace(plan, copies=(*plan.copies, *more))
     expect_job(name, job, plan.folder, str(Path.cwd() / f"{name}-output"))
-    options = {"job": job, "detach": detach, "sink": sink, "on_progress": on_progress, **others}
-    result = train_on_workers(plan, access, note=note, **options)
+    same = request.shared("detach", "include_secrets", "sink", "on_progress")
+    result = train_on_workers(plan, access, job=job, check=request.checks, note=note, **same)
     if isinstance(result, CopyResults):
         delete_unused(name, job)
     return result

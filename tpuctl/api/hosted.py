@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.api.workers import Workers, refuse_unused
 from tpuctl.errors import (
     NoCapacityError,
     NotFoundError,
@@ -20,10 +21,10 @@ from tpuctl.errors import (
 from tpuctl.progress import OnProgress, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from tpuctl.api.workers import Workers
     from tpuctl.providers.combined import AutoPlan
+    from tpuctl.providers.gke.manifest import GkeOptions
     from tpuctl.providers.kaggle.follow import HostedRun, StartedRun
     from tpuctl.providers.kaggle.runs import KagglePlan
     from tpuctl.providers.pack import HostedJob
@@ -35,6 +36,73 @@ _SHOWN = 5
 AUTO_TTL_S = 12 * 3600.0
 KAGGLE = "kaggle"
 _DATA_PLACE = "tpuctl-data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """The arguments of `launch`, where those are the workers that `on` means."""
+
+    script: str
+    arguments: Sequence[str]
+    workers: Workers
+    on: str | Workers
+    settings: Sequence[str]
+    framework: str
+    strategy: str
+    cpu_devices: int | None
+    code: Path | None
+    env: Sequence[str]
+    detach: bool
+    job: str | None
+    check: bool | None
+    include_secrets: bool
+    resume: str | None
+    ttl_s: float | None
+    max_usd: float | None
+    gke: GkeOptions | None
+    dry_run: bool
+    confirm: Callable[[Any], None]
+    log: int | None
+    sink: Sink
+    on_progress: OnProgress
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The options of a training that apply wherever it runs."""
+        return {
+            "framework": self.framework,
+            "strategy": self.strategy,
+            "settings": list(self.settings),
+            "arguments": list(self.arguments),
+        }
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment variables for the script."""
+        from tpuctl.remote.run import plan_command
+
+        return plan_command(["-"], env=list(self.env)).env
+
+    @property
+    def checks(self) -> bool:
+        """Whether the workers are checked before the job starts."""
+        return self.check is not False
+
+    def shared(self, *names: str) -> dict[str, Any]:
+        """Return these arguments by name."""
+        return {name: getattr(self, name) for name in names}
+
+    def refuse(self, where: str, *names: str, hint: str = "") -> None:
+        """Raise UsageError for arguments that were given and have no effect there."""
+        flags = {name: "--" + name.removesuffix("_s").replace("_", "-") for name in names}
+        given = {flag: getattr(self, name) or None for name, flag in flags.items()}
+        if "check" in names:
+            given["--no-check"] = self.check is False
+        refuse_unused(given, where, hint=hint)
+
+    def note(self, text: str) -> None:
+        """Report a step."""
+        self.on_progress(message(text))
 
 
 def is_kaggle(name: str | None) -> bool:
@@ -51,19 +119,7 @@ def is_kaggle(name: str | None) -> bool:
     return True
 
 
-def launch_on_kaggle(
-    script: str,
-    options: dict[str, Any],
-    *,
-    code: Path | None,
-    resume: str | None,
-    ttl_s: float | None,
-    job: str | None,
-    detach: bool,
-    dry_run: bool,
-    sink: Sink,
-    on_progress: OnProgress,
-) -> KagglePlan | StartedRun | HostedRun:
+def launch_on_kaggle(request: LaunchRequest) -> KagglePlan | StartedRun | HostedRun:
     """Run a job in a session on Kaggle, follow it, and fetch its output.
 
     The same command finds the run that an interrupted one has started.
@@ -73,25 +129,23 @@ def launch_on_kaggle(
     from tpuctl.providers.kaggle.follow import StartedRun, finish, follow
     from tpuctl.providers.kaggle.runs import plan_run, submit
 
-    def note(text: str) -> None:
-        on_progress(message(text))
-
-    request = plan_job(script, options, code)
-    request = replace(request, resume=resume, limit_s=ttl_s, job=job)
+    request.refuse("on Kaggle", "cpu_devices", "env", "check", "include_secrets")
+    request.workers.refuse_login("on Kaggle")
+    job, note = plan_job(request), request.note
     client, store = KaggleClient(), RunStore()
-    plan = plan_run(client, store, request)
-    if dry_run:
+    plan = plan_run(client, store, job)
+    if request.dry_run:
         return plan
     for reason in (*plan.because, *plan.warnings):
         note(reason)
     with _note_on_interrupt(plan.adopts or "the run"):
         run = submit(client, store, plan, note)
-    if detach:
+    if request.detach:
         ends = f"{run.ends_by:%Y-%m-%d %H:%M} UTC"
         return StartedRun(run.name, KAGGLE, run.url, run.version or 1, ends)
     with _note_on_interrupt(run.name):
-        ended = follow(client, store, run, sink=sink, note=note)
-        return finish(client, store, run, ended, on_progress=on_progress)
+        ended = follow(client, store, run, sink=request.sink, note=note)
+        return finish(client, store, run, ended, on_progress=request.on_progress)
 
 
 @contextmanager
@@ -155,21 +209,13 @@ def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:
 
 
 def launch_auto(
-    plan: AutoPlan,
-    launch_on: Callable[[str, bool], Any],
-    *,
-    max_usd: float | None,
-    project: str | None,
-    sink: Sink,
-    on_progress: OnProgress,
+    plan: AutoPlan, launch_on: Callable[[str, bool], Any], request: LaunchRequest
 ) -> Any:
     """Launch on the first available offer; a TPU is created for the job and deleted."""
     from tpuctl.api.cloud import delete
     from tpuctl.providers.kaggle.provider import Kaggle
 
-    def note(text: str) -> None:
-        on_progress(message(text))
-
+    note, project = request.note, request.workers.project
     for reason in plan.because:
         note(reason)
     last: TpuctlError | None = None
@@ -181,7 +227,7 @@ def launch_auto(
             elif offer.provider == "colab":
                 return launch_on(f"colab:{offer.accelerator_type}", False)
             else:
-                name = _create_for(offer, max_usd, project, on_progress)
+                name = _create_for(offer, request)
         except (StoppedError, UsageError):
             raise
         except TpuctlError as error:
@@ -189,51 +235,49 @@ def launch_auto(
             last = error
             continue
         if offer.provider == KAGGLE:
-            kaggle = Kaggle(project, note)
+            talk = request.shared("sink", "on_progress")
             with _note_on_interrupt(name):
-                return kaggle.logs(name, to_end=True, sink=sink, note=note, on_progress=on_progress)
+                return Kaggle(project, note).logs(name, to_end=True, note=note, **talk)
         try:
             return launch_on(name, False)
         finally:
-            delete(name, project=project, on_progress=on_progress)
+            delete(name, project=project, on_progress=request.on_progress)
     assert last
     raise last
 
 
-def _create_for(
-    offer: ProviderOffer, max_usd: float | None, project: str | None, on_progress: OnProgress
-) -> str:
+def _create_for(offer: ProviderOffer, request: LaunchRequest) -> str:
     """Create the TPU of an offer, which ends at the budget or after half a day; return its name."""
     from tpuctl.api.cloud import create
 
     name = f"auto-{secrets.token_hex(4)}"
-    limit = {"max_usd": max_usd} if offer.usd_per_hour else {"ttl_s": AUTO_TTL_S}
+    limit = {"max_usd": request.max_usd} if offer.usd_per_hour else {"ttl_s": AUTO_TTL_S}
     create(
         name,
         offer.accelerator_type,
         provider=offer.provider,
         zone=offer.zone,
         spot=offer.provisioning == "spot",
-        project=project,
-        on_progress=on_progress,
+        project=request.workers.project,
+        on_progress=request.on_progress,
         **limit,
     )
     return name
 
 
 def plan_job(
-    script: str, options: dict[str, Any], code: Path | None, *, more: Sequence[str] = (),
-    place: str = "", hint: str = "",
-) -> HostedJob:  # fmt: skip
+    request: LaunchRequest, *, more: Sequence[str] = (), place: str = "", hint: str = ""
+) -> HostedJob:
     """Check what can be checked here: the script, its flags, and that no secret is among them.
 
     `more` are other words that are sent; `place` and `hint` are for the message about a secret.
     """
-    from tpuctl.providers.pack import HostedJob, place_script, refuse_secrets
+    from tpuctl.providers.pack import HostedJob, refuse_secrets
     from tpuctl.training.choose import Choice
     from tpuctl.training.plan import find_script, plan_launch
+    from tpuctl.training.remote_launch import place_script
 
-    found = find_script(script)
+    found, options = find_script(request.script), request.training
     plan = {name: value for name, value in options.items() if value is not None}
     framework = options["framework"]
     choice = Choice("jax" if framework == "auto" else framework, "default", "", "")
@@ -241,8 +285,9 @@ def plan_job(
     refuse_secrets([*options["settings"], *options["arguments"], *more], place, hint)
     plan_launch(found, choice, options["settings"], options["arguments"])
     plan["settings"], extra = with_data(options["settings"])
-    plan["target"], source = place_script(Path(found.path), code)
-    return HostedJob(Path(found.path), {"plan": plan}, (source, *extra))
+    plan["target"], source = place_script(Path(found.path), request.code)
+    kept = request.resume, request.ttl_s, request.job
+    return HostedJob(Path(found.path), {"plan": plan}, (source, *extra), *kept)
 
 
 def with_data(

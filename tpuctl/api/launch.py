@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from tpuctl.api.colab import colab_type, launch_on_colab
 from tpuctl.api.hosted import (
     AUTO,
     AUTO_TTL_S,
+    LaunchRequest,
     confirm_paid,
     is_kaggle,
     launch_auto,
@@ -20,11 +21,11 @@ from tpuctl.api.hosted import (
 )
 from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
 from tpuctl.errors import NotLoggedInError, StoppedError, UsageError
-from tpuctl.progress import OnProgress, message, silent
+from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
@@ -46,10 +47,9 @@ if TYPE_CHECKING:
         | StartedRun | HostedRun | AutoPlan | HostedPlan | ClusterPlan
         | StartedClusterRun | ClusterRun
     )  # fmt: skip
-    from pathlib import Path
 
-    from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
-    from tpuctl.providers.gke.runs import ClusterPlan
+
+GKE = "gke"
 
 
 def launch(
@@ -95,7 +95,7 @@ def launch(
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
-    request = _LaunchArguments(**{**locals(), "script": str(script), "workers": as_workers(on)})
+    request = LaunchRequest(**{**locals(), "script": str(script), "workers": as_workers(on)})
     place = None if request.workers.hosts else request.workers.name
     if place == AUTO:
         return _launch_anywhere(request)
@@ -105,76 +105,15 @@ def launch(
     if gke:
         refuse_unused(gke.changed, "here", hint="It is for --on gke.")
     if place and is_kaggle(place):
-        return _launch_on_kaggle(request)
+        return launch_on_kaggle(request)
     if place and colab_type(place):
-        return _launch_on_colab(request)
+        return launch_on_colab(request)
     request.refuse("here", "resume", hint="It is for --on kaggle and --on colab.")
     request.refuse("here", "ttl_s", hint="It is for --on kaggle, colab and gke.")
     return _launch_here(request) if place == LOCAL else _launch_on_workers(request)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LaunchArguments:
-    """The arguments of `launch`, where those are the workers that `on` means."""
-
-    script: str
-    arguments: Sequence[str]
-    workers: Workers
-    on: str | Workers
-    settings: Sequence[str]
-    framework: str
-    strategy: str
-    cpu_devices: int | None
-    code: Path | None
-    env: Sequence[str]
-    detach: bool
-    job: str | None
-    check: bool | None
-    include_secrets: bool
-    resume: str | None
-    ttl_s: float | None
-    max_usd: float | None
-    gke: GkeOptions | None
-    dry_run: bool
-    confirm: Callable[[Any], None]
-    log: int | None
-    sink: Sink
-    on_progress: OnProgress
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """The options of a training that apply wherever it runs."""
-        return {
-            "framework": self.framework,
-            "strategy": self.strategy,
-            "settings": list(self.settings),
-            "arguments": list(self.arguments),
-        }
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        from tpuctl.remote.run import plan_command
-
-        return plan_command(["-"], env=list(self.env)).env
-
-    @property
-    def checks(self) -> bool:
-        return self.check is not False
-
-    def shared(self, *names: str) -> dict[str, Any]:
-        """Return these arguments by name."""
-        return {name: getattr(self, name) for name in names}
-
-    def refuse(self, where: str, *names: str, hint: str = "") -> None:
-        """Raise UsageError for arguments that were given and have no effect there."""
-        flags = {name: "--" + name.removesuffix("_s").replace("_", "-") for name in names}
-        given = {flag: getattr(self, name) or None for name, flag in flags.items()}
-        if "check" in names:
-            given["--no-check"] = self.check is False
-        refuse_unused(given, where, hint=hint)
-
-
-def _launch_anywhere(request: _LaunchArguments) -> Launched:
+def _launch_anywhere(request: LaunchRequest) -> Launched:
     workers = request.workers
     refuse_unused({"--detach": request.detach, "--zone": workers.zone}, "with --on auto")
     plan = plan_auto(request.script, max_usd=request.max_usd, project=workers.project)
@@ -195,51 +134,11 @@ def _launch_anywhere(request: _LaunchArguments) -> Launched:
             ttl_s=AUTO_TTL_S if colab_type(name) else None,
             **same,
         ),
-        max_usd=request.max_usd,
-        project=workers.project,
-        sink=request.sink,
-        on_progress=request.on_progress,
+        request,
     )
 
 
-def _launch_on_gke(request: _LaunchArguments) -> Launched:
-    from tpuctl.providers.gke.manifest import GkeOptions
-
-    request.refuse("on GKE", "cpu_devices", "resume", "include_secrets")
-    request.workers.refuse_login("on GKE")
-    where = replace(request.gke or GkeOptions(), env=request.variables, check=request.checks)
-    same = request.shared("code", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress")
-    return launch_on_gke(request.script, request.training, where, **same)
-
-
-def _launch_on_kaggle(request: _LaunchArguments) -> Launched:
-    request.refuse("on Kaggle", "cpu_devices", "env", "check", "include_secrets")
-    request.workers.refuse_login("on Kaggle")
-    same = request.shared(
-        "code", "resume", "ttl_s", "job", "detach", "dry_run", "sink", "on_progress"
-    )
-    return launch_on_kaggle(request.script, request.training, **same)
-
-
-def _launch_on_colab(request: _LaunchArguments) -> Launched:
-    request.refuse("on Colab", "cpu_devices")
-    request.workers.refuse_login("on Colab")
-    same = request.shared(
-        "code", "ttl_s", "detach", "job", "include_secrets", "dry_run", "resume", "confirm",
-        "sink", "on_progress",
-    )  # fmt: skip
-    return launch_on_colab(
-        request.script,
-        request.training,
-        accelerator_type=str(colab_type(request.workers.name)),
-        env=request.variables,
-        check=request.checks,
-        on_warning=request.workers.on_warning,
-        **same,
-    )
-
-
-def _launch_here(request: _LaunchArguments) -> LaunchPlan | Training:
+def _launch_here(request: LaunchRequest) -> LaunchPlan | Training:
     from tpuctl.diagnosis.diagnose import diagnose
     from tpuctl.runtime.live import live_machine
     from tpuctl.training.plan import plan_training
@@ -253,20 +152,19 @@ def _launch_here(request: _LaunchArguments) -> LaunchPlan | Training:
     request.refuse("without --on", "check")
     options = {**request.training, "cpu_devices": request.cpu_devices}
     if not request.dry_run:
-        copied = [
-            _with_copy(request.script, each, request.on_progress) for each in request.settings
-        ]
+        copied = [_with_copy(request, each) for each in request.settings]
         options["settings"] = copied
     plan = plan_training(request.script, diagnose(live_machine()), **options)
     if request.dry_run:
         return plan
     from tpuctl.training.watched import watch_training
 
-    _show_reasons(plan, request.on_progress)
+    for reason in plan.because:
+        request.note(reason)
     return watch_training(plan, log=request.log)
 
 
-def _launch_on_workers(request: _LaunchArguments) -> Launched:
+def _launch_on_workers(request: LaunchRequest) -> Launched:
     from tpuctl.training.remote_launch import plan_on_workers, train_on_workers
 
     if request.cpu_devices:
@@ -284,83 +182,60 @@ def _launch_on_workers(request: _LaunchArguments) -> Launched:
     )
     if request.dry_run:
         return plan
-    note = _show_reasons(plan, request.on_progress)
+    for reason in plan.because:
+        request.note(reason)
     same = request.shared("job", "detach", "include_secrets", "sink", "on_progress")
-    return train_on_workers(plan, access, check=request.checks, note=note, **same)
+    return train_on_workers(plan, access, check=request.checks, note=request.note, **same)
 
 
-def _with_copy(script: str, setting: str, on_progress: OnProgress) -> str:
+def _with_copy(request: LaunchRequest, setting: str) -> str:
     """Replace a template's shards in a bucket by a copy of them on this machine."""
     from tpuctl.datasets.locations import bucket_of
     from tpuctl.training.plan import find_script
 
     name, _, place = setting.partition("=")
     address = bucket_of(place) if name.lstrip("-") == "data" else None
-    if address is None or not find_script(script).reads_shards:
+    if address is None or not find_script(request.script).reads_shards:
         return setting
     from tpuctl.datasets.local_copies import copy_data_set
 
-    copy = copy_data_set(address, on_progress=on_progress)
-    on_progress(message(f"Reading {address} from its local copy, {copy.path}."))
+    copy = copy_data_set(address, on_progress=request.on_progress)
+    request.note(f"Reading {address} from its local copy, {copy.path}.")
     return f"{name}={copy.path}"
 
 
-def _show_reasons(plan: LaunchPlan, on_progress: OnProgress) -> Callable[[str], None]:
-    def note(text: str) -> None:
-        on_progress(message(text))
-
-    for reason in plan.because:
-        note(reason)
-    return note
-
-
-GKE = "gke"
-
-
-def launch_on_gke(
-    script: str,
-    options: dict[str, Any],
-    where: GkeOptions,
-    *,
-    code: Path | None,
-    ttl_s: float | None,
-    job: str | None,
-    detach: bool,
-    dry_run: bool,
-    sink: Sink,
-    on_progress: OnProgress,
-) -> ClusterPlan | StartedClusterRun | ClusterRun:
+def _launch_on_gke(request: LaunchRequest) -> ClusterPlan | StartedClusterRun | ClusterRun:
     """Create the JobSet of a job and follow it; the same command finds the one it has started."""
     from tpuctl.providers.gke.client import Cluster, find_context
     from tpuctl.providers.gke.follow import StartedClusterRun, follow
+    from tpuctl.providers.gke.manifest import GkeOptions
     from tpuctl.providers.gke.runs import plan_run, submit
 
-    def note(text: str) -> None:
-        on_progress(message(text))
-
+    request.refuse("on GKE", "cpu_devices", "resume", "include_secrets")
+    request.workers.refuse_login("on GKE")
+    where = replace(request.gke or GkeOptions(), env=request.variables, check=request.checks)
     place = "the bucket and the JobSet, which others can read"
     hint = "Keep it in a Kubernetes secret or in Secret Manager, and read it in the script."
-    request = plan_job(script, options, code, more=[*where.env.values()], place=place, hint=hint)
-    request = replace(request, limit_s=ttl_s, job=job)
+    job = plan_job(request, more=[*where.env.values()], place=place, hint=hint)
     try:
         cluster = Cluster(find_context())
     except NotLoggedInError:
-        if not dry_run:
+        if not request.dry_run:
             raise
         cluster = None
-    plan = plan_run(request, where, cluster)
-    if dry_run:
+    plan = plan_run(job, where, cluster)
+    if request.dry_run:
         return plan
     assert cluster
     for reason in (*plan.because, *plan.warnings):
-        note(reason)
+        request.note(reason)
     try:
-        run = submit(cluster, plan, request, note)
-        if detach:
+        run = submit(cluster, plan, job, request.note)
+        if request.detach:
             return StartedClusterRun(run.name, GKE, cluster.context.name, plan.chips)
     except KeyboardInterrupt:
         raise StoppedError(
             f"Interrupted while {plan.name} was being created in {cluster.context.name}.",
             hint="Run the same command again: it creates the job, or follows it if it exists.",
         ) from None
-    return follow(cluster, run.name, sink=sink, note=note)
+    return follow(cluster, run.name, sink=request.sink, note=request.note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.progress import OnProgress, silent
 from tpuctl.settings import state_dir
@@ -32,23 +32,13 @@ def start(
     """
     from tpuctl.emulator import process
 
+    options: dict[str, Any] = {"port": port, "fresh": fresh}
+    options["allow_unauthenticated"] = allow_unauthenticated
     if detach:
-        started = process.detach(
-            _folder(),
-            scenario,
-            port=port,
-            fresh=fresh,
-            allow_unauthenticated=allow_unauthenticated,
-        )
+        started = process.detach(_folder(), scenario, **options)
         on_started(started)
         return started
-    run = process.run(
-        _folder(),
-        scenario,
-        port=port,
-        fresh=fresh,
-        allow_unauthenticated=allow_unauthenticated,
-    )
+    run = process.run(_folder(), scenario, **options)
     with process.stop_requested() as end, run as started:
         on_started(started)
         end.wait()

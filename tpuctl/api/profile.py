@@ -11,6 +11,10 @@ from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
 
 PROFILE = "profile.tpuprof"
+# The options that a program refuses: its own steps are measured.
+_FOR_PIPELINES = (
+    "batch_size", "image_size", "model", "device_step_ms", "fit", "train", "verify", "deep",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,6 +63,7 @@ class ProfileCommands:
         training, as the words of its command line. `on` is a place for the training, as for
         `tpuctl.launch`, and `confirm` too. The other parameters are the options of the command.
         """
+        of_pipelines = {name: value for name, value in locals().items() if name in _FOR_PIPELINES}
         from tpuctl.profiling.compare import check, parse_limits
         from tpuctl.profiling.program.run import (
             is_program,
@@ -77,16 +82,7 @@ class ProfileCommands:
             )
         if is_program(words):
             refuse_for_programs(
-                {
-                    "--batch-size": batch_size,
-                    "--image-size": image_size,
-                    "--model": model,
-                    "--device-step-ms": device_step_ms,
-                    "--fit": fit,
-                    "--train": train or None,
-                    "--verify": verify or None,
-                    "--deep": deep or None,
-                }
+                {f"--{name.replace('_', '-')}": given for name, given in of_pipelines.items()}
             )
             if on:
                 refuse_unused({"--steps": steps, "--seconds": seconds}, "with --on")
@@ -98,19 +94,9 @@ class ProfileCommands:
             from tpuctl.profiling.profile import profile_target
 
             refuse_unused({"--model": None if fit else model}, "without --fit")
+            options = {name: given for name, given in of_pipelines.items() if given is not None}
             profile = profile_target(
-                words[0],
-                steps=steps,
-                seconds=seconds,
-                batch_size=batch_size,
-                image_size=224 if image_size is None else image_size,
-                device_step_ms=device_step_ms,
-                train=train,
-                fit=fit,
-                model=model or "images",
-                verify=verify,
-                deep=deep,
-                on_progress=on_progress,
+                words[0], steps=steps, seconds=seconds, on_progress=on_progress, **options
             )
         _write(profile, on_progress, out=out, html=html)
         return check(profile, limits)

@@ -140,21 +140,14 @@ class BenchCommands:
         Batch sizes are global. `cpu_devices` also measures the CPU split into that many virtual
         devices. `plot` is a PNG to draw microseconds per example to.
         """
+        options = {name: given for name, given in locals().items() if name not in ("self", "plot")}
         from tpuctl.diagnosis.diagnose import diagnose
         from tpuctl.runtime.live import live_machine
         from tpuctl.training.bench import draw, parse_batches, run_bench
 
-        sizes = parse_batches(batch_sizes) if isinstance(batch_sizes, str) else batch_sizes
-        result = run_bench(
-            diagnose(live_machine()),
-            template=template,
-            batch_sizes=sizes,
-            epochs=epochs,
-            examples=examples,
-            framework=framework,
-            cpu_devices=cpu_devices,
-            on_progress=on_progress,
-        )
+        if isinstance(batch_sizes, str):
+            options["batch_sizes"] = parse_batches(batch_sizes)
+        result = run_bench(diagnose(live_machine()), **options)
         return draw(result, plot) if plot else result
 
     def compare(self, before: Path, after: Path) -> Comparison:

@@ -23,8 +23,6 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.progress import bars, states
 from tpuctl.reporters import changes
-from tpuctl.reporters import tpus as report
-from tpuctl.reporters.types import render_quotas
 
 
 def list_(
@@ -42,7 +40,7 @@ def list_(
         tpuctl list --provider colab
         tpuctl list --all-zones --json
     """
-    output.show(tpuctl.list(**locals(), on_warning=output.warn), report.render_tpus)
+    output.show(tpuctl.list(**locals(), on_warning=output.warn))
 
 
 def offers(
@@ -59,7 +57,7 @@ def offers(
         tpuctl offers
         tpuctl offers v5e-8 --json
     """
-    output.show(tpuctl.offers(**locals(), on_warning=output.warn), report.render_offers)
+    output.show(tpuctl.offers(**locals(), on_warning=output.warn))
 
 
 def show(name: Name, zone: Zone = None, project: Project = None) -> None:
@@ -69,7 +67,7 @@ def show(name: Name, zone: Zone = None, project: Project = None) -> None:
         tpuctl show my-tpu
         tpuctl show my-tpu --zone us-central1-a
     """
-    output.show(tpuctl.show(**locals(), on_warning=output.warn), report.render_tpu)
+    output.show(tpuctl.show(**locals(), on_warning=output.warn))
 
 
 def wait(
@@ -89,7 +87,7 @@ def wait(
     """
     with states() as on_progress:
         result = tpuctl.wait(**locals(), on_warning=output.warn)
-    output.show(result, report.render_waited)
+    output.show(result)
 
 
 def delete(
@@ -117,7 +115,7 @@ def delete(
     with bars() as on_progress:
         talk: Any = {"on_progress": on_progress, "on_warning": output.warn}
         result = tpuctl.delete(*named, **options, confirm=confirm, **talk)
-    output.show(result, changes.render_deletion)
+    output.show(result)
 
 
 def gc(
@@ -140,7 +138,7 @@ def gc(
     where = {"zone": zone, "provider": provider, "project": project}
     with bars() as on_progress:
         result = tpuctl.gc(yes=yes and not dry_run, **where, on_progress=on_progress)
-    output.show(result, changes.render_leftovers)
+    output.show(result)
 
 
 def migrate(
@@ -160,7 +158,7 @@ def migrate(
     """
     with states() as on_progress:
         result = tpuctl.migrate(**locals(), on_warning=output.warn)
-    output.show(result, changes.render_migration)
+    output.show(result)
 
 
 def quota(
@@ -179,4 +177,4 @@ def quota(
         tpuctl quota
         tpuctl quota v5e-8
     """
-    output.show(tpuctl.quota(**locals(), on_warning=output.warn), render_quotas)
+    output.show(tpuctl.quota(**locals(), on_warning=output.warn))

@@ -166,7 +166,7 @@ def create(
             on_attempt=dialogue.attempt,
             on_warning=output.warn,
         )
-    output.show(result, report.render_create_plan if dry_run else report.render_created)
+    output.show(result)
 
 
 class _Dialogue:

@@ -1,7 +1,7 @@
 """`tpuctl data presize`, `cache`, `verify`, `show`, `serve`."""
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -12,15 +12,12 @@ from tpuctl.cli.options import (
     Argument,
     DryRun,
     Option,
-    Project,
-    Zone,
     command,
     examples,
     zone_option,
 )
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.models import parse_size_of, parse_sizes
-from tpuctl.reporters import data as report
 
 data = typer.Typer(
     add_completion=False,
@@ -35,7 +32,7 @@ data = typer.Typer(
 
 Dst = Annotated[str, Argument(help="Folder or gs://BUCKET/FOLDER for the shards.")]
 DataSet = Annotated[str, Argument(help="Folder or gs://BUCKET/FOLDER of a data set.")]
-ShardSize = Annotated[str, Option(metavar="SIZE", help="Target shard size.")]
+ShardSize = Annotated[str, Option("--shard-size", metavar="SIZE", help="Target shard size.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace another data set in DST.")]
 
 
@@ -70,7 +67,7 @@ def presize(
             help="jpeg, webp (small), png (lossless), raw, or yuv420 (raw, half size).",
         ),
     ] = "jpeg",
-    container: Annotated[
+    format: Annotated[
         str,
         Option(
             "--format",
@@ -87,8 +84,8 @@ def presize(
             "if every image is in one.",
         ),
     ] = "auto",
-    shard_size: ShardSize = "128MiB",
-    worker_count: Annotated[
+    shard_bytes: ShardSize = "128MiB",
+    workers: Annotated[
         int | None,
         Option("--workers", metavar="N", help="Number of processes. Default: all vCPUs."),
     ] = None,
@@ -99,8 +96,13 @@ def presize(
             help="Unreadable images to accept: 1%, 3, or auto, the larger of the two.",
         ),
     ] = "auto",
-    max_image_memory: Annotated[
-        str, Option(metavar="SIZE", help="Leave out images that need more memory to decode.")
+    max_image_bytes: Annotated[
+        str,
+        Option(
+            "--max-image-memory",
+            metavar="SIZE",
+            help="Leave out images that need more memory to decode.",
+        ),
     ] = "1GiB",
     retry_quarantined: Annotated[
         bool, Option("--retry-quarantined", help="Retry images that were left out.")
@@ -143,32 +145,19 @@ def presize(
         tpuctl data presize gs://bucket/photos gs://bucket/shards --size 224
         tpuctl data presize photos shards --size 224,384 --format wds --dry-run
     """
+    options = dict(locals())
+    for name in ("src", "dst", "hosts", "runner"):
+        del options[name]
     sizes = parse_sizes(size)
-    options = tpuctl.data.PresizeOptions(
-        sizes[0],
-        sizes=sizes if len(sizes) > 1 else (),
-        mode=cast(Any, mode),
-        fidelity=cast(Any, fidelity),
-        encode=cast(Any, encode),
-        quality=quality,
-        format=cast(Any, container),
-        labels=labels,
-        shard_bytes=parse_size_of("--shard-size", shard_size),
-        workers=worker_count,
-        max_bad=max_bad,
-        max_image_bytes=parse_size_of("--max-image-memory", max_image_memory),
-        retry_quarantined=retry_quarantined,
-        overwrite=overwrite,
-        seed=seed,
-        steal=steal,
-        engine=cast(Any, engine),
-        beam=(*([f"runner={runner}"] if runner else ()), *(beam or ())),
-        zone=zone,
-        dry_run=dry_run,
-    )
+    options |= {"size": sizes[0], "sizes": sizes if len(sizes) > 1 else ()}
+    options["shard_bytes"] = parse_size_of("--shard-size", shard_bytes)
+    options["max_image_bytes"] = parse_size_of("--max-image-memory", max_image_bytes)
+    options["beam"] = (*([f"runner={runner}"] if runner else ()), *(beam or ()))
     with bars() as on_progress:
-        result = tpuctl.data.presize(src, dst, options, hosts=hosts, on_progress=on_progress)
-    output.show(result, report.render_presized)
+        result = tpuctl.data.presize(
+            src, dst, tpuctl.data.PresizeOptions(**options), hosts=hosts, on_progress=on_progress
+        )
+    output.show(result)
 
 
 @command(data)
@@ -218,7 +207,7 @@ def cache(
         result = tpuctl.data.cache(
             target, dst, options, limit_bytes=limit_bytes, on_progress=on_progress
         )
-    output.show(result, report.render_cached)
+    output.show(result)
 
 
 @command(data)
@@ -233,7 +222,7 @@ def verify(
     """
     with bars() as on_progress:
         result = tpuctl.data.verify(dst, deep=deep, on_progress=on_progress)
-    output.show(result, report.render_verified)
+    output.show(result)
 
 
 @command(data)
@@ -250,12 +239,13 @@ def show(
         tpuctl data show photos-224
         tpuctl data show photos-224 --sheet sheet.png
     """
-    output.show(tpuctl.data.show(dst, sheet=sheet), report.render_description)
+    output.show(tpuctl.data.show(dst, sheet=sheet))
 
 
 @command(data)
+@workers.on_workers(workers.Name)
 def serve(
-    name: workers.Name = None,
+    where: Workers,
     count: Annotated[
         int | None, Option("--workers", metavar="N", help="Workers. Default: one per machine.")
     ] = None,
@@ -277,18 +267,10 @@ def serve(
             "read and write your files.",
         ),
     ] = False,
-    host: workers.Host = None,
-    worker: workers.Worker = "all",
     python: Annotated[
         str | None,
         Option(metavar="FILE", help="Python with TensorFlow on those machines. Default: python3."),
     ] = None,
-    key: workers.Key = None,
-    jump: workers.Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: workers.InternalIp = False,
-    iap: workers.Iap = False,
 ) -> None:
     """Run a tf.data service, here or on other machines, until Ctrl-C; only you can use it.
 
@@ -296,16 +278,16 @@ def serve(
         tpuctl data serve
         tpuctl data serve --host me@10.0.0.5,me@10.0.0.6
     """
-    where = Workers(name, host, worker, key, jump, zone, project, internal_ip, output.warn, iap)
-    if not (name or host):
+    is_here = not (where.name or where.hosts)
+    if is_here:
         where.refuse_login("on this machine")
         refuse_unused({"--python": python}, "on this machine")
     tpuctl.data.serve(
-        where if name or host else None,
+        None if is_here else where,
         workers=count,
         port=port,
         python=python or "python3",
         allow_unauthenticated=allow_unauthenticated,
-        on_ready=lambda service: output.show_early(service, report.render_service),
+        on_ready=output.show_early,
         note=output.note,
     )

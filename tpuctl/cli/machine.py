@@ -9,9 +9,6 @@ import tpuctl
 from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
 from tpuctl.cli.options import Argument, Option, Yes
-from tpuctl.reporters import machine as report
-from tpuctl.reporters.tpus import render_check
-from tpuctl.reporters.types import render_types
 
 Deep = Annotated[bool, Option("--deep", help="Run a small computation on the accelerator.")]
 Numerics = Annotated[
@@ -65,9 +62,9 @@ def doctor(
     options: dict[str, Any] = {"deep": deep, "numerics": numerics, "fix": fix}
     options |= {"record": record, "replay": replay}
     if provider:
-        output.show(tpuctl.doctor(provider=provider, **options), render_check)
+        output.show(tpuctl.doctor(provider=provider, **options))
         return
-    output.show(tpuctl.doctor(**options, confirm=confirm), report.render_diagnosis)
+    output.show(tpuctl.doctor(**options, confirm=confirm))
 
 
 def explain(text: Text = None) -> None:
@@ -80,7 +77,7 @@ def explain(text: Text = None) -> None:
         tpuctl explain F05
     """
     piped = [] if sys.stdin is None or sys.stdin.isatty() else ["-"]
-    output.show(tpuctl.explain(*(text or piped)), report.render_explanation)
+    output.show(tpuctl.explain(*(text or piped)))
 
 
 def types(accelerator_type: Type = None) -> None:
@@ -91,7 +88,7 @@ def types(accelerator_type: Type = None) -> None:
         tpuctl types v5e-8
         tpuctl types gpus
     """
-    output.show(tpuctl.types(accelerator_type), render_types)
+    output.show(tpuctl.types(accelerator_type))
 
 
 def config() -> None:
@@ -101,4 +98,4 @@ def config() -> None:
         tpuctl config
         tpuctl config --json
     """
-    output.show(tpuctl.config(), report.render_settings)
+    output.show(tpuctl.config())

@@ -96,10 +96,10 @@ def zone_option(help: str, *, flag: str = "--zone", metavar: str = "ZONE") -> An
     return Option(flag, parser=parser(_parse_zones), metavar=metavar, help=help)
 
 
-def positive_option(metavar: str, help: str, *, least: float = 0) -> Any:
+def positive_option(metavar: str, help: str, *flag: str, least: float = 0) -> Any:
     """An option that is a finite number greater than 0, or from `least` on."""
     parse = partial(_parse_number, least=least)
-    return Option(parser=parser(parse), metavar=metavar, help=help)
+    return Option(*flag, parser=parser(parse), metavar=metavar, help=help)
 
 
 _name = parser(_parse_name)

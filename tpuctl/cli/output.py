@@ -111,16 +111,19 @@ def as_json() -> bool:
     return _mode.as_json
 
 
-def show(result: Outcome, text: Callable[[Any], Any], *, err: bool = False) -> None:
+def show(result: Outcome, text: Callable[[Any], Any] | None = None, *, err: bool = False) -> None:
     """Print a command's result and leave with its exit code.
 
-    `text` turns the result into something rich can print; it is not called for `--json`. With `err`
-    it goes to stderr, because stdout is that of the user's program.
+    `text` turns the result into something rich can print, where that is not its own report. With
+    `err` it goes to stderr, because stdout is that of the user's program.
     """
     if _mode.as_json:
         _write_json(envelope.success(_mode.command, result))
     else:
-        print_report(text(printable_result(result)), err=err)
+        from tpuctl.reporters.display import command_and_report
+
+        report = text(printable_result(result)) if text else command_and_report(result)[1]
+        print_report(report, err=err)
         for warning in result.warnings:
             warn(warning)
         for failure in result.failures:
@@ -159,9 +162,9 @@ def _write_json(document: str) -> None:
     _mode.has_answered = True
 
 
-def show_early(result: Outcome, text: Callable[[Any], Any]) -> None:
+def show_early(result: Outcome) -> None:
     """Show the result of a command that keeps running; what it prints later is for stderr."""
-    show(result, text)
+    show(result)
     sys.stdout.flush()
     _mode.as_json = False
 

@@ -9,7 +9,6 @@ import tpuctl
 from tpuctl.cli import output
 from tpuctl.cli.options import Option, command, examples
 from tpuctl.cli.progress import bars
-from tpuctl.reporters import practice as report
 
 emulator = typer.Typer(
     add_completion=False,
@@ -38,7 +37,7 @@ def demo(
     """
     with bars() as on_progress:
         result = tpuctl.demo.run(images, out, log=output.STDERR, on_progress=on_progress)
-    output.show(result, report.render_demo)
+    output.show(result)
 
 
 @command(emulator)
@@ -73,14 +72,7 @@ def start(
         eval "$(tpuctl emulator start --detach)"
         tpuctl emulator start --scenario faults.json --fresh
     """
-    tpuctl.emulator.start(
-        scenario,
-        port=port,
-        fresh=fresh,
-        detach=detach,
-        allow_unauthenticated=allow_unauthenticated,
-        on_started=lambda started: output.show(started, report.render_emulator_started),
-    )
+    tpuctl.emulator.start(**locals(), on_started=output.show)
 
 
 @command(emulator)
@@ -90,7 +82,7 @@ def stop() -> None:
     Examples:
         tpuctl emulator stop
     """
-    output.show(tpuctl.emulator.stop(), report.render_emulator_stopped)
+    output.show(tpuctl.emulator.stop())
 
 
 @command(emulator)
@@ -101,4 +93,4 @@ def status() -> None:
         tpuctl emulator status
         tpuctl emulator status --json
     """
-    output.show(tpuctl.emulator.status(), report.render_emulator_status)
+    output.show(tpuctl.emulator.status())

@@ -102,27 +102,15 @@ def run(
         tpuctl profile run --steps 100 -- python train.py
         tpuctl profile run --on kaggle -- python train.py
     """
+    options = {**locals(), "fail_if": fail_if or ()}
+    del options["yes"]
     with bars() as on_progress:
         result = tpuctl.profile.run(
-            target,
-            steps=steps,
-            seconds=seconds,
-            batch_size=batch_size,
-            image_size=image_size,
-            device_step_ms=device_step_ms,
-            train=train,
-            fit=fit,
-            model=model,
-            verify=verify,
-            deep=deep,
-            on=on,
+            **options,
             confirm=lambda plan: output.confirm(launch_question(plan), yes=yes),
-            out=out,
-            html=html,
-            fail_if=fail_if or (),
             on_progress=on_progress,
         )
-    output.show(result, report.render_profile)
+    output.show(result)
 
 
 @command(profile)
@@ -147,7 +135,7 @@ def watch(
         on_profile=lambda seen: output.note("\n".join([*titles, report.live_row(seen)])),
         on_progress=output.note_message,
     )
-    output.show(result, report.render_profile)
+    output.show(result)
 
 
 @command(profile)
@@ -167,7 +155,7 @@ def trace(
         result = tpuctl.profile.trace(
             path, out=out, html=html, fail_if=fail_if or (), on_progress=on_progress
         )
-    output.show(result, report.render_profile)
+    output.show(result)
 
 
 @command(profile)
@@ -192,7 +180,7 @@ def show(
     result = tpuctl.profile.show(
         file, html=html, png=png, fail_if=fail_if or (), on_progress=output.note_message
     )
-    output.show(result, report.profile_csv if csv else report.render_profile)
+    output.show(result, report.profile_csv if csv else None)
 
 
 @command(profile)
@@ -203,4 +191,4 @@ def diff(before: ProfilePath, after: ProfilePath) -> None:
         tpuctl profile diff before.tpuprof after.tpuprof
         tpuctl profile diff before.tpuprof after.tpuprof --json
     """
-    output.show(tpuctl.profile.diff(before, after), report.render_profile_diff)
+    output.show(tpuctl.profile.diff(before, after))

@@ -1,5 +1,6 @@
 """`tpuctl templates`, `lint`, `launch`, `fit`, `bench`."""
 
+from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,7 @@ from tpuctl.cli.options import (
     Argument,
     DryRun,
     Option,
-    Project,
     Yes,
-    Zone,
     command,
     examples,
     parsed_by,
@@ -26,7 +25,6 @@ from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
 from tpuctl.reporters import lint as lint_report
 from tpuctl.reporters import training as report
-from tpuctl.reporters.fit import render_fit
 
 templates = typer.Typer(
     add_completion=False,
@@ -62,7 +60,7 @@ def list_templates() -> None:
     Examples:
         tpuctl templates list
     """
-    output.show(tpuctl.templates.list(), report.render_templates)
+    output.show(tpuctl.templates.list())
 
 
 @command(templates)
@@ -72,7 +70,7 @@ def show(name: TemplateName) -> None:
     Examples:
         tpuctl templates show mnist-cnn
     """
-    output.show(tpuctl.templates.show(name), report.render_template)
+    output.show(tpuctl.templates.show(name))
 
 
 @command(templates)
@@ -82,7 +80,7 @@ def new(name: TemplateName, folder: Annotated[Path, Argument(help="Folder for th
     Examples:
         tpuctl templates new mnist-cnn my-project
     """
-    output.show(tpuctl.templates.new(name, folder), report.render_written_template)
+    output.show(tpuctl.templates.new(name, folder))
 
 
 class LintFormat(Enum):
@@ -94,7 +92,7 @@ class LintFormat(Enum):
 
 
 _LINT_REPORTS = {
-    LintFormat.TEXT: lint_report.render_lint,
+    LintFormat.TEXT: None,
     LintFormat.SARIF: lint_report.render_sarif,
     LintFormat.GITHUB: lint_report.render_github,
 }
@@ -140,7 +138,9 @@ def lint(
 
 
 @parsed_by(LaunchCommand)
+@workers.on_workers(worker=None)
 def launch(
+    where: Workers,
     script: Annotated[
         str, Argument(metavar="TEMPLATE|SCRIPT", help="Name of a template, or path of a script.")
     ],
@@ -155,7 +155,6 @@ def launch(
             help="This machine, a TPU, Kaggle, Colab (colab:v6e-1), GKE, or what is free.",
         ),
     ] = "local",
-    host: workers.Host = None,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -194,9 +193,11 @@ def launch(
             help="On Kaggle and Colab: local folder to start from; on Kaggle also an earlier run.",
         ),
     ] = None,
-    ttl: Annotated[
+    ttl_s: Annotated[
         float | None,
-        time_option("On Kaggle, Colab or GKE: time limit, such as 4h. Kaggle's default: 9h."),
+        time_option(
+            "On Kaggle, Colab or GKE: time limit, such as 4h. Kaggle's default: 9h.", "--ttl"
+        ),
     ] = None,
     max_usd: Annotated[
         float | None,
@@ -225,12 +226,6 @@ def launch(
     max_restarts: Annotated[
         int, Option(metavar="N", min=0, help="On GKE: restarts after crashes.")
     ] = 3,
-    key: workers.Key = None,
-    jump: workers.Jump = None,
-    zone: Zone = None,
-    project: Project = None,
-    internal_ip: workers.InternalIp = False,
-    iap: workers.Iap = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -244,35 +239,21 @@ def launch(
         tpuctl launch images --on auto --max-usd 5
         tpuctl launch train.py --on gke --accelerator-type v6e-16 --staging gs://bucket --detach
     """
-    name = None if host and on == "local" else on
-    where = Workers(name, host, "all", key, jump, zone, project, internal_ip, output.warn, iap)
-    options = (accelerator_type, num_slices, staging, kueue, spot, flex, image, max_restarts)
+    options = {**locals(), "settings": settings or (), "env": env or ()}
+    del options["where"], options["yes"]
+    gke = [options.pop(field.name) for field in fields(tpuctl.GkeOptions)[:8]]
+    options["arguments"] = arguments or ()
+    options["on"] = replace(where, name=None if where.hosts and on == "local" else on)
     with bars() as on_progress:
         result = tpuctl.launch(
-            script,
-            arguments or (),
-            on=where,
-            settings=settings or (),
-            framework=framework,
-            strategy=strategy,
-            cpu_devices=cpu_devices,
-            code=code,
-            env=env or (),
-            detach=detach,
-            job=job,
-            check=check,
-            include_secrets=include_secrets,
-            resume=resume,
-            ttl_s=ttl,
-            max_usd=max_usd,
-            gke=tpuctl.GkeOptions(*options),
-            dry_run=dry_run,
+            **options,
+            gke=tpuctl.GkeOptions(*gke),
             confirm=lambda plan: output.confirm(report.launch_question(plan), yes=yes),
             log=output.script_log(),
             sink=output.worker_sink(),
             on_progress=on_progress,
         )
-    has_run = on == "local" and not host and not dry_run
+    has_run = on == "local" and not where.hosts and not dry_run
     output.show(result, report.render_launch, err=has_run)
 
 
@@ -290,7 +271,7 @@ def fit(
             help="path.py:function, module:function, a .mlir or .stablehlo file, or a template."
         ),
     ],
-    types: Annotated[
+    accelerator_type: Annotated[
         list[str] | None,
         Option(
             "--accelerator-type",
@@ -299,8 +280,8 @@ def fit(
             help="Accelerator type such as v5e-8; several, A,B or repeated, are compared.",
         ),
     ] = None,
-    batch: Annotated[
-        int | None, Option(metavar="N", min=1, help="Examples per step, on all chips.")
+    batch_size: Annotated[
+        int | None, Option("--batch", metavar="N", min=1, help="Examples per step, on all chips.")
     ] = None,
     max_batch: Annotated[
         bool, Option("--max-batch", help="Find the largest batch that fits.")
@@ -312,8 +293,8 @@ def fit(
     verify: Annotated[
         bool, Option("--verify", help="If it does not fit, compile the suggested changes.")
     ] = False,
-    timeout: Annotated[
-        float, positive_option("S", "Time limit for your code, in seconds.", least=1)
+    timeout_s: Annotated[
+        float, positive_option("S", "Time limit for your code, in seconds.", "--timeout", least=1)
     ] = 300,
 ) -> None:
     """Compile for a TPU you do not have: does it fit, and how fast?
@@ -322,19 +303,11 @@ def fit(
         tpuctl fit images --accelerator-type v5e-8
         tpuctl fit model.py:make_model --accelerator-type v5e-8,v6e-8 --max-batch
     """
+    options = {**locals(), "accelerator_type": accelerator_type or ()}
+    options["dtype"] = dtype.value if dtype else None
     with bars() as on_progress:
-        result = tpuctl.fit(
-            target,
-            types or (),
-            batch_size=batch,
-            max_batch=max_batch,
-            dtype=dtype.value if dtype else None,
-            inference=inference,
-            verify=verify,
-            timeout_s=timeout,
-            on_progress=on_progress,
-        )
-    output.show(result, render_fit)
+        result = tpuctl.fit(**options, on_progress=on_progress)
+    output.show(result)
 
 
 @bench.callback()
@@ -343,7 +316,9 @@ def run_bench(
     template: Annotated[
         str, Option("--template", metavar="TEMPLATE", help="Template to train, on fake data.")
     ] = "mnist-cnn",
-    batch: Annotated[str, Option(metavar="N,N...", help="Global batch sizes.")] = "256,512,1024",
+    batch_sizes: Annotated[
+        str, Option("--batch", metavar="N,N...", help="Global batch sizes.")
+    ] = "256,512,1024",
     epochs: Annotated[
         int, Option(metavar="N", help="Epochs; the first is reported separately.")
     ] = 4,
@@ -359,26 +334,22 @@ def run_bench(
     ] = None,
 ) -> None:
     """Measure how fast this machine trains at several batch sizes."""
+    options = dict(locals())
+    del options["context"]
     if context.invoked_subcommand is not None:
-        given = {name: context.get_parameter_source(name) for name in context.params}
+        given = {name: context.get_parameter_source(name) for name in options}
         unused = [name for name, source in given.items() if source and source.name == "COMMANDLINE"]
         refuse_unused(
-            {f"--{name.replace('_', '-')}": True for name in unused},
+            {
+                f"--{name.replace('batch_sizes', 'batch').replace('_', '-')}": True
+                for name in unused
+            },
             f"with {context.invoked_subcommand}",
         )
         return
     with bars() as on_progress:
-        result = tpuctl.bench(
-            template=template,
-            batch_sizes=batch,
-            epochs=epochs,
-            examples=examples,
-            framework=framework,
-            cpu_devices=cpu_devices,
-            plot=plot,
-            on_progress=on_progress,
-        )
-    output.show(result, report.render_bench)
+        result = tpuctl.bench(**options, on_progress=on_progress)
+    output.show(result)
 
 
 Sweep = Annotated[Path, Argument(help="File with the output of tpuctl bench --json.")]
@@ -391,4 +362,4 @@ def compare(before: Sweep, after: Sweep) -> None:
     Examples:
         tpuctl bench compare cpu.json tpu.json
     """
-    output.show(tpuctl.bench.compare(before, after), report.render_bench_comparison)
+    output.show(tpuctl.bench.compare(before, after))

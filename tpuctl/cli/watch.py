@@ -194,16 +194,14 @@ def watch(
         command,
         **options,
         confirm=lambda plan: _confirm(plan, yes=yes),
-        show=lambda result: output.show(result, report.render_watched),
+        show=output.show,
         sink=output.worker_sink(),
         note=output.note,
         progress=states,
         on_warning=output.warn,
     )
-    if on is not None:
-        output.show(result, report.render_relay_plan if dry_run else report.render_relay)
-    elif dry_run:
-        output.show(result, report.render_watch_plan)
+    if on is not None or dry_run:
+        output.show(result)
 
 
 def _confirm(plan: WatchPlan | RelayPlan, *, yes: bool) -> None:

@@ -78,14 +78,21 @@ def _workers(
     """Carry the options that say which machines, and how to log in."""
 
 
-def on_workers(name: Any = None, *, worker: str = "all") -> Callable[..., Callable[..., None]]:
-    """Give a command these options and perhaps a NAME; it gets them as one argument, first."""
+def on_workers(
+    name: Any = None, *, worker: str | None = "all"
+) -> Callable[..., Callable[..., None]]:
+    """Give a command these options and perhaps a NAME; it gets them as one argument, first.
+
+    `worker` is the default of --worker; None leaves that option out.
+    """
     options = [Parameter("name", Parameter.KEYWORD_ONLY, annotation=name, default=None)] * bool(
         name
     )
     for each in inspect.signature(_workers).parameters.values():
-        default = worker if each.name == "worker" else each.default
-        options.append(each.replace(kind=Parameter.KEYWORD_ONLY, default=default))
+        if each.name != "worker":
+            options.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+        elif worker:
+            options.append(each.replace(kind=Parameter.KEYWORD_ONLY, default=worker))
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
@@ -133,18 +140,10 @@ def run(
     if not where.hosts:
         name, *argv = words or [""]
         where = replace(where, name=name or None)
-    result = tpuctl.run(
-        where,
-        argv,
-        env=env or (),
-        chdir=chdir,
-        detach=detach,
-        job=job,
-        check=check,
-        log_bytes=log_limit,
-        sink=output.worker_sink(),
-    )
-    output.show(result, report.render_run)
+    options: dict[str, Any] = {"env": env or (), "chdir": chdir, "detach": detach, "job": job}
+    options |= {"check": check, "log_bytes": log_limit, "sink": output.worker_sink()}
+    result = tpuctl.run(where, argv, **options)
+    output.show(result)
 
 
 @on_workers()
@@ -165,7 +164,7 @@ def cp(
     """
     with bars() as on_progress:
         result = tpuctl.cp(**locals())
-    output.show(result, report.render_copied)
+    output.show(result)
 
 
 @on_workers(Name)
@@ -188,7 +187,7 @@ def logs(
     if all_jobs:
         given = {"--job": job, "--follow": follow, "--tail": tail}
         refuse_unused(given, "with --list, which shows no output")
-        output.show(tpuctl.jobs(where), report.render_jobs)
+        output.show(tpuctl.jobs(where))
         return
     sink, note = output.worker_sink(), output.note
     result = tpuctl.logs(where, job=job, follow=follow, tail=tail, sink=sink, note=note)
@@ -204,7 +203,7 @@ def stop(where: Workers, job: Job = None, grace: Grace = 10.0) -> None:
         tpuctl stop my-tpu --job train --grace 60s
     """
     result = tpuctl.stop(where, job=job, grace_s=grace)
-    output.show(result, report.render_stopped_job)
+    output.show(result)
 
 
 @on_workers(Name, worker="0")
@@ -216,7 +215,7 @@ def ssh(where: Workers, dry_run: DryRun = False) -> None:
         tpuctl ssh my-tpu --worker 3
     """
     result = tpuctl.ssh(where, dry_run=dry_run or output.as_json())
-    output.show(result, report.render_shell)
+    output.show(result)
 
 
 @on_workers(NameOrLocal)
@@ -235,7 +234,7 @@ def top(
     if once or output.as_json():
         refuse_unused({"--interval": interval}, "with --once and --json")
     if once or output.as_json() or not sys.stdout.isatty():
-        output.show(tpuctl.top(where, sudo=sudo), report.render_usage)
+        output.show(tpuctl.top(where, sudo=sudo))
         return
     with screen(report.render_live_usage) as show:
         tpuctl.top(where, sudo=sudo, interval_s=interval or 2.0, on_usage=show)
@@ -258,4 +257,4 @@ def free(
     """
     confirm = partial(output.confirm_plan, report.free_question, yes=yes)
     held = tpuctl.free(where, dry_run=dry_run, sudo=sudo, grace_s=grace, confirm=confirm)
-    output.show(held, report.render_held)
+    output.show(held)

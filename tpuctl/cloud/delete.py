@@ -74,11 +74,11 @@ class TpuDeletion:
         where = f"{self.name} in {place_of(self.zone, self.provider)}"
         goes = self.outcome in ("planned", "deleted")
         left = (f"{where}: {self.reason}.",) if self.reason and not goes and not self.error else ()
-        disks = self.remaining_disks if goes else ()
         stays = (
             f"The data disk {disk} of {where} stays, and costs money until it is deleted: "
             f"gcloud compute disks delete {disk} --zone {self.zone}"
-            for disk in disks
+            for disk in self.remaining_disks
+            if goes
         )
         return (*left, *stays)
 
@@ -322,9 +322,8 @@ class _Deleter:
         except TpuctlError as error:
             return replace(failed_deletion(self._planned, error), seconds=self._polling.waited_s)
         if outcome != "left_alone":
-            group = self._planned.group
-            end = _outcome_of(group) if outcome == "deleted" else COLLECTED
-            for entry in entries_of(self._journal, group.resources):
+            end = _outcome_of(self._planned.group) if outcome == "deleted" else COLLECTED
+            for entry in entries_of(self._journal, self._planned.group.resources):
                 self._journal.close(entry.create_id, end, at=self._api.clock.now())
         return replace(
             self._planned, outcome=outcome, reason=reason, seconds=self._polling.waited_s
@@ -352,7 +351,8 @@ class _Deleter:
                 self._pause(at_least_s=error.retry_after_s or 0.0)
                 continue
             sent += 1
-            self._follow(operation)
+            if operation:
+                self._follow(operation)
         raise UnavailableError(
             f"Could not delete {self._planned.name} in {self._planned.zone}: requested "
             f"{_MAX_SENDS} times, and it is still there.",
@@ -361,28 +361,25 @@ class _Deleter:
 
     def _settled(self) -> ResourceGroup:
         """Read the group; wait while any deletion of it is in progress."""
-        while True:
-            now = reread_group(self._api, self._planned.group)
-            is_going = now.resources and now.resources[0].state == "DELETING"
-            if not is_going or is_replaced(self._planned.group, now):
-                return now
+        while (now := reread_group(self._api, self._planned.group)).resources:
+            if now.resources[0].state != "DELETING" or is_replaced(self._planned.group, now):
+                break
             self._pause()
+        return now
 
     def _send(self, group: ResourceGroup) -> Operation | None:
-        """Request the deletion; None when the reply was lost, or nothing is there any more."""
+        """Request the deletion; None, after a pause, if the reply was lost or nothing is there."""
         target = group.resources[0]
         try:
             if target is group.queued:
                 return self._api.delete_queued_resource(target.name, zone=target.zone, force=True)
             return self._api.delete_node(target.name, zone=target.zone)
         except (NotFoundError, UnavailableError):
+            self._pause()
             return None
 
-    def _follow(self, operation: Operation | None) -> None:
-        """Wait until an operation ends, where there is one; raises its error."""
-        if operation is None:
-            self._pause()
-            return
+    def _follow(self, operation: Operation) -> None:
+        """Wait until an operation ends; raises its error."""
         while not operation.done:
             self._pause()
             try:

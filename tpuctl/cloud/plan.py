@@ -350,11 +350,8 @@ def _runtime_version(kind: AcceleratorType, wanted: str | None) -> str:
         )
     if wanted is None:
         return str(kind.runtime_version)
-    owners = [
-        family["generation"]
-        for family in load_data("families")["families"]
-        if family["runtime_version"] == wanted
-    ]
+    families = load_data("families")["families"]
+    owners = [each["generation"] for each in families if each["runtime_version"] == wanted]
     if owners and kind.generation not in owners:
         raise InvalidArgumentError(
             f"{wanted} is the runtime version of {', '.join(owners)}, not of {kind.generation}.",

@@ -1,12 +1,13 @@
 """The faults of a scenario, and which of them are due."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS, ComputeMethod
-from tpuctl.emulator.http import ByteFault
+from tpuctl.emulator.http import ByteFault, ConnectionCut
 from tpuctl.emulator.methods import METHODS, Method
 from tpuctl.emulator.strict_json import ObjectReader
 
@@ -118,6 +119,15 @@ class StorageFault:
         if self.error not in BYTE_FAULTS:
             return None
         return ByteFault(self.error, self.after_bytes, self.for_s)
+
+    def apply(self, error: Callable[[str], Exception]) -> None:
+        """Answer a whole request late, not at all, or with an error of its API."""
+        if self.error == "stall":
+            time.sleep(self.for_s)
+        elif self.byte_fault:
+            raise ConnectionCut
+        else:
+            raise error(self.error)
 
 
 Fault = CallFault | NodeEvent | StorageFault

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tpuctl
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import UsageError
 from tpuctl.remote.local_tree import read_tree
 from tpuctl.runtime.redact import redact
 from tpuctl.units import format_bytes, format_count
@@ -64,21 +64,6 @@ class HostedJob:
     resume: str | None = None
     limit_s: float | None = None
     job: str | None = None
-
-
-def place_script(script: Path, code: Path | None) -> tuple[str, tuple[Path, str]]:
-    """Return the script's place on the machine, and what to send: it, or the folder that holds it.
-
-    Raises UsageError for a script outside of the folder.
-    """
-    if not code:
-        return f"./{script.name}", (script, "")
-    root = code.expanduser().resolve()
-    if not root.is_dir():
-        raise NotFoundError(f"The folder {code} does not exist.", hint="--code takes a folder.")
-    if root not in script.resolve().parents:
-        raise UsageError(f"{script} is not in the folder {code}.", hint="tpuctl launch --help")
-    return f"./{script.resolve().relative_to(root)}", (root, "")
 
 
 def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable, printable_result
-from tpuctl.reporters import html, layout
+from tpuctl.reporters import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,14 +83,14 @@ _SHOWN = {
 
 
 def command_and_report(result: Outcome) -> tuple[str, Any]:
-    """Return the command of a result, and its report for a terminal."""
+    """Return the command of a result, and its report for a terminal; None where it has none."""
     for kind in type(result).__mro__:
         name = f"{kind.__module__.removeprefix('tpuctl.')}.{kind.__name__}"
         if name in _SHOWN:
             command, place = _SHOWN[name]
             module, _, function = place.partition(".")
             render = getattr(import_module(f"tpuctl.reporters.{module}"), function)
-            return command, render(printable_result(result)) or ""
+            return command, render(printable_result(result))
     return "", type(result).__name__
 
 
@@ -103,7 +103,7 @@ def _as_text(report: Any, columns: int = 100) -> str:
     out = io.StringIO()
     # Inside a kernel rich would otherwise display at once instead of writing.
     console = layout.console(file=out, width=columns, color_system=None, force_jupyter=False)
-    console.print(layout.Printable(report), crop=False)
+    console.print(layout.Printable("" if report is None else report), crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -185,8 +185,8 @@ def flat(report: Any) -> Iterator[Any]:
     from rich.table import Table
     from rich.text import Text
 
-    if isinstance(report, str):
-        head, _, rest = report.strip("\n").partition("\n")
+    if isinstance(report, str | None):
+        head, _, rest = (report or "").strip("\n").partition("\n")
         yield head
         if rest:
             yield layout.command(rest)
@@ -266,6 +266,7 @@ def sheet_of(description: Any) -> str:
 
     from tpuctl.datasets.describe import contact_sheet
     from tpuctl.errors import TpuctlError
+    from tpuctl.reporters import html
 
     try:
         picture = base64.b64encode(contact_sheet(description.path, kind="JPEG")).decode()

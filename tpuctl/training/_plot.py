@@ -4,11 +4,14 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import MissingExtraError
 from tpuctl.printable import printable
 from tpuctl.storage.local import write_atomically
+
+if TYPE_CHECKING:
+    from tpuctl.training.bench import Bench
 
 INK, SOFT, LINE = "#1c2330", "#566073", "#dde2ea"
 # The colours of the HTML reports.
@@ -28,6 +31,22 @@ def write_curves(
     """Write the PNG of `draw_curves`; raises MissingExtraError, and WriteError."""
     write_atomically(path, png_of(draw_curves(curves, **options)))
     return path
+
+
+def plan_plot(bench: "Bench") -> dict[str, Any]:
+    """Return the arguments for `draw_curves` of a sweep: one curve per device."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in sorted(bench.rows, key=lambda row: row.batch_size):
+        points = curves.setdefault(f"{row.device}, {row.framework}", [])
+        points.append((row.batch_size, row.us_per_example))
+    return {
+        "curves": curves,
+        "x": "global batch",
+        "y": "microseconds per example",
+        "title": f"{bench.template}: time per example, lower is better",
+        "about": bench.place,
+        "ticks": sorted({row.batch_size for row in bench.rows}),
+    }
 
 
 def png_of(figure: Any) -> bytes:

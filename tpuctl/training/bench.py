@@ -85,13 +85,10 @@ class Bench(Outcome):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warn about batch sizes that were measured with too few steps."""
-        few = sorted(
-            {row.batch_size for row in self.rows if (row.steps or LEAST_STEPS) < LEAST_STEPS}
-        )
-        if not few:
-            return ()
-        sizes = ", ".join(f"{size:,}" for size in few)
-        return (f"Fewer than {LEAST_STEPS} steps with a batch of {sizes}: --examples or --epochs.",)
+        few = {row.batch_size for row in self.rows if (row.steps or LEAST_STEPS) < LEAST_STEPS}
+        sizes = ", ".join(f"{size:,}" for size in sorted(few))
+        text = f"Fewer than {LEAST_STEPS} steps with a batch of {sizes}: --examples or --epochs."
+        return (text,) if few else ()
 
     @property
     def status(self) -> Status:
@@ -149,14 +146,12 @@ def compare(before: Bench, after: Bench) -> Comparison:
             f"Could not compare: {before.template} and {after.template} are different templates.",
             hint="Run both with the same --template.",
         )
-    sizes = sorted(_sizes(before) & _sizes(after))
-    pairs = [(size, _best(before.rows, size), _best(after.rows, size)) for size in sizes]
-    best = (None, _best(before.rows), _best(after.rows))
+    sizes = [*sorted(_sizes(before) & _sizes(after)), None]
     return Comparison(
         before.template,
         before.place,
         after.place,
-        tuple(_speed_up(*pair) for pair in [*pairs, best]),
+        tuple(_speed_up(size, before, after) for size in sizes),
         tuple(column for bench in (before, after) for column in _columns(bench)),
     )
 
@@ -178,14 +173,13 @@ def load(path: Path) -> Bench:
         raise InvalidInputError(f"Could not read {path}: {error}", hint=_HINT) from error
     try:
         bench = from_plain(Bench, {"date": "", "plot": None, **document["data"]})
+        times = [(row.first_epoch_s, row.epoch_s, row.us_per_example) for row in bench.rows]
+        if any(min(each) <= 0 for each in times):
+            raise ValueError("times must be positive")
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"{path} is not a bench result.", hint=_HINT) from error
-    if not bench.rows:
+        raise InvalidInputError(f"{path} is not a bench result: {error}.", hint=_HINT) from error
+    if not times:
         raise InvalidInputError(f"{path} has no measurements.", hint=_HINT)
-    if not all(min(row.first_epoch_s, row.epoch_s, row.us_per_example) > 0 for row in bench.rows):
-        raise InvalidInputError(
-            f"{path} is not a bench result: times must be positive.", hint=_HINT
-        )
     return bench
 
 
@@ -193,19 +187,16 @@ def _sizes(bench: Bench) -> set[int]:
     return {row.batch_size for row in bench.rows}
 
 
-def _best(rows: Iterable[Row], size: int | None = None) -> Row:
-    able = [row for row in rows if size in (None, row.batch_size)]
-    return min(able, key=lambda row: row.us_per_example)
-
-
-def _speed_up(size: int | None, before: Row, after: Row) -> SpeedUp:
-    return SpeedUp(
-        size,
-        before,
-        after,
-        round(before.us_per_example / after.us_per_example, 2),
-        round(before.first_epoch_s / after.first_epoch_s, 2),
+def _speed_up(size: int | None, before: Bench, after: Bench) -> SpeedUp:
+    one, other = (
+        min(
+            (row for row in bench.rows if size in (None, row.batch_size)),
+            key=lambda row: row.us_per_example,
+        )
+        for bench in (before, after)
     )
+    times = one.us_per_example / other.us_per_example, one.first_epoch_s / other.first_epoch_s
+    return SpeedUp(size, one, other, *(round(each, 2) for each in times))
 
 
 # MNIST has 60,000 training examples; on a CPU, such an epoch takes minutes.
@@ -397,23 +388,7 @@ def draw(bench: Bench, path: Path) -> Bench:
 
     Raises MissingExtraError without matplotlib.
     """
-    from tpuctl.training._plot import write_curves
+    from tpuctl.training._plot import plan_plot, write_curves
 
     write_curves(path, **plan_plot(bench))
     return replace(bench, plot=str(path))
-
-
-def plan_plot(bench: Bench) -> dict[str, Any]:
-    """Return the arguments for `draw_curves`: one curve per device."""
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for row in sorted(bench.rows, key=lambda row: row.batch_size):
-        name = f"{row.device}, {row.framework}"
-        curves.setdefault(name, []).append((row.batch_size, row.us_per_example))
-    return {
-        "curves": curves,
-        "x": "global batch",
-        "y": "microseconds per example",
-        "title": f"{bench.template}: time per example, lower is better",
-        "about": bench.place,
-        "ticks": sorted(_sizes(bench)),
-    }

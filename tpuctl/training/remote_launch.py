@@ -168,24 +168,31 @@ def changes_for(choice: Choice, setup: WorkerSetup) -> tuple[Change, ...]:
     return changes
 
 
-def _target(script: Template, code: Path | None) -> tuple[str, str, tuple[str, str]]:
-    """Return the folder on the workers, the script's path in it, and what to copy there."""
-    path = Path(script.path)
-    if code is None:
-        return FOLDER, path.name, (str(path), f"{FOLDER}/")
+def place_script(script: Path, code: Path | None) -> tuple[str, tuple[Path, str]]:
+    """Return the script's place on the machine, and what to send: it, or the folder that holds it.
+
+    Raises UsageError for a script outside of the folder.
+    """
+    if not code:
+        return f"./{script.name}", (script, "")
     root = code.expanduser().resolve()
     if not root.is_dir():
         raise NotFoundError(
             f"The folder {code} does not exist.", hint="--code takes a local folder."
         )
-    try:
-        name = path.resolve().relative_to(root)
-    except ValueError as error:
+    if root not in script.resolve().parents:
         raise UsageError(
-            f"{path} is not in the folder {code}.", hint="--code takes the folder that contains it."
-        ) from error
-    place = root.name or FOLDER
-    return place, str(name), (str(root), place)
+            f"{script} is not in the folder {code}.",
+            hint="--code takes the folder that contains it.",
+        )
+    return f"./{script.resolve().relative_to(root)}", (root, "")
+
+
+def _target(script: Template, code: Path | None) -> tuple[str, str, tuple[str, str]]:
+    """Return the folder on the workers, the script's path in it, and what to copy there."""
+    name, (source, _) = place_script(Path(script.path), code)
+    place = (source.name or FOLDER) if code else FOLDER
+    return place, name.removeprefix("./"), (str(source), place if code else f"{FOLDER}/")
 
 
 def _choice(

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import FaultCounts, StorageFault
-from tpuctl.emulator.http import ConnectionCut, Content, HttpApi, Reply, Request, Route, Stream
+from tpuctl.emulator.http import Content, HttpApi, Reply, Request, Route, Stream
 from tpuctl.emulator.kaggle.sessions import Session, Sessions, kaggle_error
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.resources import timestamp
@@ -97,14 +97,14 @@ class KaggleApi:
         self._emulator.requests.append((on, "", about))
         fault = self._due(on, about)
         if fault and not fault.after_accept and not (fault.byte_fault and on in _BYTES):
-            _apply_fault(fault)
+            fault.apply(kaggle_error)
         if fault and on == "kaggle_upload":
             request.body.fault = fault.byte_fault
         reply = action(request)
         if fault and fault.after_accept:
             if reply.content:
                 reply.content.close()
-            _apply_fault(fault)
+            fault.apply(kaggle_error)
         return replace(reply, fault=fault.byte_fault) if fault and reply.content else reply
 
     def _due(self, on: str, about: str) -> StorageFault | None:
@@ -383,13 +383,3 @@ class KaggleApi:
 
 def _place(ref: str) -> Document:
     return {"ref": ref, "url": f"https://www.kaggle.com{ref}"}
-
-
-def _apply_fault(fault: StorageFault) -> None:
-    """Apply a fault: answer late, not at all, or with an error."""
-    if fault.error == "stall":
-        time.sleep(fault.for_s)
-    elif fault.byte_fault:
-        raise ConnectionCut
-    else:
-        raise kaggle_error(fault.error)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tpuctl.emulator.errors import load_data
 from tpuctl.emulator.faults import FaultCounts, StorageFault
-from tpuctl.emulator.http import ConnectionCut, HttpApi, Reply, Request, Route, Stream
+from tpuctl.emulator.http import HttpApi, Reply, Request, Route, Stream
 from tpuctl.emulator.kubernetes.controller import QUEUE, Controller
 from tpuctl.emulator.kubernetes.discovery import META_V1, ROOT, Discovery
 from tpuctl.emulator.kubernetes.objects import (
@@ -150,10 +150,10 @@ class KubernetesApi:
             due += [plan for plan, end in self._outages.items() if now < end and matches(plan)]
         fault = due[0] if due else None
         if fault and not fault.after_accept and not (fault.byte_fault and on == "logs"):
-            _apply_fault(fault)
+            fault.apply(kube_error)
         reply = action(request)
         if fault and fault.after_accept:
-            _apply_fault(fault)
+            fault.apply(kube_error)
         return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply
 
     def _list(self, plural: str, request: Request) -> Reply:
@@ -382,13 +382,3 @@ def _fields(document: Document, selector: str) -> bool:
         if (str(found or "") == value) == path.endswith("!"):
             return False
     return True
-
-
-def _apply_fault(fault: StorageFault) -> None:
-    """Apply a fault: answer late, not at all, or with an error."""
-    if fault.error == "stall":
-        time.sleep(fault.for_s)
-    elif fault.byte_fault:
-        raise ConnectionCut
-    else:
-        raise kube_error(fault.error)

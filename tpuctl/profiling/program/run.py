@@ -54,7 +54,7 @@ def is_program(words: Sequence[str]) -> bool:
 
 def refuse_for_programs(flags: Mapping[str, object]) -> None:
     """Raise UsageError for flags that do not apply to a program that trains."""
-    given = [flag for flag, value in flags.items() if value is not None]
+    given = [flag for flag, value in flags.items() if value is not None and value is not False]
     if given:
         raise UsageError(
             f"{given[0]} cannot be used with a program: its own steps are measured.",
