@@ -170,7 +170,7 @@ def test_commands_to_copy_run_what_ran(plain: Path) -> None:
         str(plain), diagnosed(HERE), framework="jax", arguments=["--x", "1"], cpu_devices=2
     )
     fields = {name: getattr(plan, name) for name in LaunchPlan.__dataclass_fields__}
-    waited = {"input_wait_fraction": 0.4}
+    waited = {"template": "mnist-cnn", "input_wait_fraction": 0.4}
     trained = Training(**fields, returncode=0, result=waited, executed=(), seconds=1.0)
     words = shlex.split(trained.warnings[0].partition("To find the fix: ")[2])
     assert "KERAS_BACKEND=jax" in words
