@@ -1,1 +1,1 @@
-"""What the documentation site is made of beside docs/: pages generated from the code."""
+"""What the documentation site is made of besides docs/: pages generated from the code."""

@@ -306,7 +306,7 @@ def migrate(
     on_progress: OnProgress = silent,
     on_warning: OnWarning = python_warning,
 ) -> "Migration":
-    """Describe what a Cloud TPU would be on Compute Engine; with `yes`, create it beside the old.
+    """Describe what a Cloud TPU would be on Compute Engine; with `yes`, create that too.
 
     That costs money until the old one is deleted.
     """

@@ -132,7 +132,7 @@ def _is_file(word: str) -> bool:
 def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:
     """Describe one accelerator type such as v5e-8, or list all generations.
 
-    "gpus", or the name of one, lists GPUs beside them.
+    "gpus", or the name of one, lists GPUs too.
     """
     from tpuctl.hardware.types import all_types, all_types_and_gpus, describe
 

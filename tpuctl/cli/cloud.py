@@ -145,7 +145,7 @@ def migrate(
     name: Name,
     to: Annotated[str, Option("--to", metavar="gce", help="Provider to move to.")] = "gce",
     yes: Annotated[
-        bool, Option("--yes", "-y", help="Create it beside the old one. Default: only show it.")
+        bool, Option("--yes", "-y", help="Create it next to the old one. Default: only show it.")
     ] = False,
     zone: Zone = None,
     project: Project = None,

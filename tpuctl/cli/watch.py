@@ -173,7 +173,7 @@ def watch(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a job and keep it alive, also when its TPU is preempted.
+    """Run a job and keep it alive, even if its TPU is preempted.
 
     Examples:
         tpuctl watch t1 --code . -- python train.py

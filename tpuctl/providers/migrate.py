@@ -98,7 +98,7 @@ def migrate(
     on_progress: OnProgress = silent,
     on_warning: Callable[[str], None] = lambda text: None,
 ) -> Migration:
-    """Create the TPU beside the old one, which costs money; the old one is left alone."""
+    """Create the TPU next to the old one, which costs money; the old one is left alone."""
     assert plan.options
     if plan.options.reservation == _NO_RESERVATION:
         raise UsageError(

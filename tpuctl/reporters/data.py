@@ -80,7 +80,7 @@ def _left_out(result: PresizeResult) -> Table:
         table.add_row(layout.text(bad.path), bad.reason, layout.text(bad.detail))
     if len(result.quarantined) > _SHOWN_FILES:
         more = len(result.quarantined) - _SHOWN_FILES
-        table.add_row(f"and {more} more", "", "see quarantine.jsonl beside the manifest")
+        table.add_row(f"and {more} more", "", "see quarantine.jsonl next to the manifest")
     return table
 
 

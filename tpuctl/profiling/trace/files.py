@@ -26,8 +26,8 @@ _STAMP = re.compile(r"\d{4}(_\d\d){5}")
 ZIPPED = 16 + zlib.MAX_WBITS
 SHORTER = "Trace a few steps only; a second or two is enough."
 _KNOWN = (
-    (b"{", "it looks like JSON; the trace beside it ends with .xplane.pb"),
-    (b"[", "it looks like JSON; the trace beside it ends with .xplane.pb"),
+    (b"{", "it looks like JSON; the trace next to it ends with .xplane.pb"),
+    (b"[", "it looks like JSON; the trace next to it ends with .xplane.pb"),
     (b"<", "it looks like a web page"),
     (b"PK\x03\x04", "it is a zip archive"),
     (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; unpack it first"),
