@@ -8,6 +8,8 @@ import importlib.util
 import inspect
 import os
 import textwrap
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tpuctl.profiling.frameworks.iterables import open_iterable
 from tpuctl.profiling.frameworks.meter import FEW, Meter, Metered
 from tpuctl.profiling.frameworks.source import count_examples, holds_a_batch
 from tpuctl.profiling.measure.loop import BatchReader
+from tpuctl.profiling.measure.probe import Sampler
 from tpuctl.profiling.measure.sources import kind_of, open_source
 from tpuctl.profiling.models import Profile
 from tpuctl.profiling.profile import profile_target
@@ -366,6 +369,60 @@ def test_nothing_is_asked_of_an_iterator_but_its_elements(tmp_path: Path) -> Non
     reader = BatchReader(source, batch_size=2)
     assert reader.step() == 2
     reader.poll()
+
+
+def test_a_fork_while_a_pipeline_opens_does_not_wait_for_the_thread_that_samples_it(
+    tmp_path: Path,
+) -> None:
+    """The loader of `num_workers` forks at the start of every epoch."""
+    asked, children = threading.Event(), []
+
+    def fork() -> Iterator[list[int]]:
+        asked.clear()
+        # The thread is about to read what this opens.
+        assert asked.wait(10)
+        children.append(os.fork() or os._exit(0))
+        return iter([[1, 2]])
+
+    def sample() -> None:
+        asked.set()
+        reader.poll()
+
+    source = open_iterable([], list, str(tmp_path), name="forks", batch_size=2)
+    source.starts, source.opened = (), fork
+    reader, counts = BatchReader(source, batch_size=2), list[int]()
+    sampler = Sampler(sample, every_s=0.001)
+    loop = threading.Thread(
+        target=lambda: counts.extend(reader.step() for _ in range(3)), daemon=True
+    )
+    loop.start()
+    loop.join(30)
+    sampler.end()
+    assert counts == [2, 2, 2]
+    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+
+
+def test_a_sample_that_waits_for_the_thread_that_forks_does_not_stop_it() -> None:
+    lock, asked, has_forked = threading.Lock(), threading.Event(), threading.Event()
+
+    def sample() -> None:
+        asked.set()
+        with lock:
+            pass
+
+    def fork() -> None:
+        with lock:
+            assert asked.wait(10)
+            os.waitpid(os.fork() or os._exit(0), 0)
+        asked.clear()
+        # It goes on after the fork, once.
+        assert asked.wait(10)
+        has_forked.set()
+
+    sampler = Sampler(sample, every_s=0.001)
+    threading.Thread(target=fork, daemon=True).start()
+    assert has_forked.wait(30)
+    sampler.end()
 
 
 def sized(batch_size=256):

@@ -114,8 +114,11 @@ class BatchReader:
     def _open(self) -> Iterator[Any]:
         with self._lock:
             self.node_stats.start_iterator()
-            self._iterator = iterator = self.source.open()
-            return iterator
+        # Not under the lock: opening may fork, which waits for the sampler thread to stop.
+        iterator = self.source.open()
+        with self._lock:
+            self._iterator = iterator
+        return iterator
 
 
 @dataclass

@@ -35,8 +35,6 @@ class _Thread:
         self.thread_id = 0
         self._run = run
         self._earlier_s = 0.0
-        self._end = threading.Event()
-        self._has_ended = _thread.allocate_lock()
         if not _threads:
             _at_forks()
         _threads.append(self)
@@ -44,24 +42,27 @@ class _Thread:
 
     def start(self) -> None:
         """Start the thread and wait for its ID."""
-        self._end.clear()
+        # New ones: one that did not stop in time, since it waits for this thread, ends later.
+        self._end, self._has_ended = threading.Event(), _thread.allocate_lock()
         self._has_ended.acquire()
         begun = threading.Event()
         # A signal that the program blocks must wait for it, and not go to this thread.
         with signals_blocked():
-            _thread.start_new_thread(self._enter, (begun,))
+            _thread.start_new_thread(self._enter, (begun, self._has_ended))
             begun.wait()
 
-    def _enter(self, begun: threading.Event) -> None:
+    def _enter(self, begun: threading.Event, has_ended: _thread.LockType) -> None:
         self.thread_id = threading.get_native_id()
         begun.set()
         # Errors of a measurement must not disturb the program.
         with contextlib.suppress(Exception):
             self._run()
-        self._has_ended.release()
+        has_ended.release()
 
     def sleeps(self, seconds: float) -> bool:
         """Sleep in the thread; False if it has to end."""
+        if threading.get_native_id() != self.thread_id:
+            return False
         self.cpu_s = self._earlier_s + time.thread_time()
         return not self._end.wait(seconds)
 
