@@ -184,6 +184,13 @@ def test_tiny_elements_should_be_batched_first() -> None:
     assert "vectorise" in codes(result)
 
 
+def test_where_vcpus_gain_nothing_elements_should_be_batched_and_no_machine_is_offered() -> None:
+    found = profile(CASES["small elements that fill all vCPUs and gain nothing"][1])
+    assert "passing single elements" in found.headline
+    assert codes(found) == ["vectorise", "prefetch"]
+    assert found.vcpus.needed_to_saturate is None
+
+
 def test_what_cannot_be_predicted_is_not_given_a_number() -> None:
     (advice,) = profile(CASES["batches that come unevenly"][1]).advice
     assert advice.predicted_examples_per_s is None

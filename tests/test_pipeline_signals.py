@@ -1,5 +1,7 @@
 """Linux counters from made-up /proc and /sys trees: version 1, version 2, and nothing at all."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,19 @@ def test_cpu_of_others_is_what_the_machine_used_beyond_us(tmp_path: Path) -> Non
     assert found.other_cpu_s == pytest.approx(1000.0 * len(cpus), abs=5.0)
     assert found.steal_s == 0.0
     assert found.gil_overshoot_p90_ms == pytest.approx(100.0)
+
+
+def test_all_threads_run_on_some_of_the_vcpus_for_a_while() -> None:
+    before, stop = signals.usable_cpus(), threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    with signals.running_on(before[:1]):
+        moved = [os.sched_getaffinity(each) for each in (0, thread.native_id or 0)]
+    after = os.sched_getaffinity(thread.native_id or 0)
+    stop.set()
+    thread.join()
+    assert moved == [{before[0]}] * 2
+    assert tuple(sorted(after)) == signals.usable_cpus() == before
 
 
 def test_this_machine_can_be_read() -> None:

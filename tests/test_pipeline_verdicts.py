@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
 from tpuctl.profiling.models import Measurement, Verdict
-from tpuctl.profiling.windows import IsolatedStage, Phase, Spread, StageCost
+from tpuctl.profiling.windows import CopyingStage, IsolatedStage, Phase, Spread, StageCost
 
 SLOW_READ = {**JPEG, "read": 25.0}
 WAITING: dict[str, Any] = {
@@ -35,6 +35,19 @@ HANDED_ON: dict[str, Any] = {
     "second_thread": 0.52,
 }
 FITS: dict[str, Any] = {"examples_per_s": 800.0, "own": 0.97, "active_ms": {**JPEG, "decode": 0.8}}
+
+# Elements of a tenth of a millisecond, on all vCPUs and on half of them.
+TINY = {"batch": 0.002, "decode": 0.15}
+SMALL: dict[str, Any] = {"own": 0.85, "examples_per_s": 8e3, "active_ms": TINY}
+
+
+def halved(slower: float, **changes: Any) -> Measurement:
+    """All vCPUs are so many times faster than half of them, for which the others take the rest."""
+    half = phase(**{**SMALL, "examples_per_s": 8e3 / slower, "others": 0.0, **changes})
+    free = {**SMALL, "own": changes.get("own", 0.85)}
+    rows = phase(**free), phase(**free, device_s=BATCH / 16e3, wait=0.5)
+    return measurement(*rows, active_ms=TINY, kind="tf.data", halved=half)
+
 
 LATE = Spread(128, 0.0255, 0.0006, 0.0025, 0.8, 0.81)
 
@@ -68,6 +81,8 @@ def device_phase(**changes: Any) -> Phase:
 
 
 CASES: dict[str, tuple[Verdict, Measurement]] = {
+    "small elements that more vCPUs do not make faster": ("serial", halved(1.1)),
+    "small elements that fill all vCPUs and gain nothing": ("serial", halved(0.8, own=0.97)),
     "a device slower than the pipeline": (
         "device",
         measurement(phase(), phase(device_s=BATCH / 100.0, wait=0.005, examples_per_s=99.0)),
@@ -202,6 +217,8 @@ CASES: dict[str, tuple[Verdict, Measurement]] = {
 }
 
 NEAR_MISSES: dict[str, tuple[Verdict, Measurement]] = {
+    "small elements that more vCPUs make faster": ("serial", halved(1.7)),
+    "small elements, half of the vCPUs in use by others": ("serial", halved(1.1, others=0.4)),
     "the device waits a little too long": (
         "device",
         measurement(phase(), phase(device_s=BATCH / 250.0, wait=0.06, examples_per_s=235.0)),
@@ -569,6 +586,19 @@ def test_work_that_the_model_misses_is_found_in_ever_longer_parts() -> None:
     assert source.method.startswith("CPU time of ever longer parts")
     assert (found.residual.share_of_cpu if found.residual else 1) < 0.05
     assert found.verdict == "serial"
+
+
+def test_a_batch_gives_what_it_cannot_have_copied_to_those_that_it_reads_from() -> None:
+    costs = {"batch": 0.002, "decode": 0.03}
+    free = phase(own=0.5, examples_per_s=8e3, active_ms=costs)
+    isolated = tuple(IsolatedStage(depth, ms / 1e3) for depth, ms in ((1, 0.02), (0, 0.12)))
+    batch = next(node.path for node in free.nodes if node.op == "BatchV2")
+    plain = measurement(free, kind="tf.data", active_ms=costs, isolated=isolated)
+    copying = (CopyingStage(batch, 0.002 * BATCH / 1e3),)
+    before, after = (profile(each).stages for each in (plain, replace(plain, copying=copying)))
+    assert before[-1].cpu_ms_per_example > 5 * before[-2].cpu_ms_per_example
+    assert after[-1].cpu_ms_per_example == pytest.approx(0.002)
+    assert after[-2].cpu_ms_per_example > 0.1
 
 
 def test_threads_of_a_worker_process_that_uses_one_vcpu_wait_for_its_lock() -> None:

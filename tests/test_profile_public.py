@@ -74,9 +74,21 @@ def test_the_same_rate_on_two_vcpus_is_one_thread_or_waiting() -> None:
 
 def test_threads_that_could_run_and_gain_nothing_from_a_vcpu_are_one_thread() -> None:
     assert limit(QUIET, QUIET, lock=0.1).verdicts == ["serial"]
+    assert limit(QUIET, QUIET, lock=0.4).verdicts == ["gil", "serial"]
+    # Of what two vCPUs do more than one, half is for handing elements on.
+    assert limit(replace(QUIET, cpu_ms=2 * QUIET.cpu_ms, others=0.6), QUIET, lock=0.1).verdicts == [
+        "serial"
+    ]
     beside_others = replace(QUIET, runnable=1.7, busy=0.5, others=0.3)
     assert limit(beside_others, beside_others, lock=0.9).verdicts == ["gil", "serial"]
     assert limit(beside_others, beside_others, lock=0.1).verdicts == ["vcpu"]
+
+
+def test_threads_that_gain_a_third_from_a_second_vcpu_are_limited_by_both() -> None:
+    slower = replace(QUIET, wall_ms=1.35 * QUIET.wall_ms)
+    assert limit(QUIET, slower, lock=0.1).verdicts == ["vcpu", "serial"]
+    one = replace(QUIET, runnable=1.0)
+    assert "threads" in limit(one, replace(one, wall_ms=2.0)).why_dropped
 
 
 def test_what_is_left_without_a_wait_is_the_next_limit_and_no_cost() -> None:

@@ -226,7 +226,7 @@ TF_DATA_RULES: dict[str, tuple[Rule, ...]] = {
     "gil": (tf_data.leave_python,),
     "io": (tf_data.threadpool,),
     "threadpool": (tf_data.threadpool,),
-    "serial": (tf_data.parallel_calls, tf_data.prefetch),
+    "serial": (tf_data.parallel_calls, tf_data.vectorise, tf_data.prefetch),
     "transfer": (_fewer_bytes,),
     "bursty": (tf_data.smooth,),
     "unknown": (tf_data.vectorise,),

@@ -278,13 +278,15 @@ def vectorise(inputs: AdviceInputs) -> Advice | None:
     """Process whole batches if most time is spent on passing single elements."""
     first = next((i for i, s in enumerate(inputs.stages) if "Batch" in s.op), len(inputs.stages))
     functions = [s for s in inputs.stages[:first] if "Map" in s.op or "Filter" in s.op]
-    if inputs.case.overhead < inputs.case.limits.residual or not functions:
+    is_most = inputs.case.overhead >= inputs.case.limits.residual
+    if not functions or not (is_most or inputs.case.hands_over):
         return None
+    rest_ms = inputs.total_ms - inputs.case.parts.residual.cpu_ms_per_example
     return inputs.advice(
         "vectorise",
         "Most CPU time is spent on passing single elements between stages, not on processing them.",
         "batch first, then map and filter over whole batches",
-        inputs.rate_with(inputs.total_ms - inputs.case.parts.residual.cpu_ms_per_example),
+        inputs.rate_with(rest_ms) if is_most else None,
     )
 
 

@@ -122,7 +122,8 @@ def attribute(measured: Measurement, phase: Phase) -> Attribution:
     method = ISOLATED if waiting else TRACED if traced else method
     is_complete = sum(costs) >= (1 - UNCLAIMED) * budget_s and not loses_iterators(phase.nodes)
     if measured.isolated and not (waiting or traced or is_complete):
-        costs, method = _run_alone(measured, works, budget_s), LONGER_PARTS
+        costs = _given_back(_run_alone(measured, works, budget_s), works, limits)
+        method = LONGER_PARTS
         works = [replace(w, active_s=max(w.active_s, c)) for w, c in zip(works, costs, strict=True)]
         limits = [math.inf] * len(works)
     stages = tuple(
@@ -265,6 +266,23 @@ def _run_alone(measured: Measurement, works: Sequence[_Work], budget_s: float) -
             first = last + 1
     scale = _scale(sum(costs), budget_s)
     return [scale * cost for cost in costs]
+
+
+def _given_back(
+    costs: Sequence[float], works: Sequence[_Work], limits: Sequence[float]
+) -> list[float]:
+    """Give what a stage that only copies added beyond that to those that it reads from.
+
+    They cost more at the pace at which a batch takes their elements than alone.
+    """
+    found = list(costs)
+    for i, limit in enumerate(limits):
+        below_s = sum(work.active_s for work in works[:i])
+        if found[i] > limit and below_s:
+            more = (found[i] - limit) / below_s
+            before = [f + more * w.active_s for f, w in zip(found[:i], works, strict=False)]
+            found[: i + 1] = [*before, limit]
+    return found
 
 
 def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:

@@ -120,6 +120,22 @@ class Case:
         return max(0.0, 1 - known_s / active_s) if active_s else 0.0
 
     @property
+    def gain_of_vcpus(self) -> float | None:
+        """How many times faster all vCPUs are than half of them; None if it is not known."""
+        half = self.measured.halved
+        if (
+            half is None
+            or max(map(taken_by_others, (half, self.free))) > self.limits.contended_other
+        ):
+            return None
+        return self.examples_per_s * half.wall_s / half.examples if half.examples else None
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether handing elements from thread to thread costs what more vCPUs gain."""
+        return (gain := self.gain_of_vcpus) is not None and gain < self.limits.vcpus_gain
+
+    @property
     def overhead(self) -> float:
         """The share of the CPU time that the pipeline spent outside its stages.
 

@@ -188,7 +188,7 @@ def _headline(case: Case, finding: Finding, idle: float | None, device: Device |
     stage = "the pipeline" if found is None else case.parts.stages[found].name
     holder = "Python code between the stages" if found is None else stage
     serial = f"{stage} does not run in parallel."
-    if case.overhead > MOST:
+    if case.overhead > MOST or case.hands_over:
         serial = "most of its time is spent on passing single elements between stages."
     cause = {
         "device": "The device is the bottleneck: the input pipeline keeps up.",

@@ -96,6 +96,8 @@ class Measurement:
     traced: tuple[TracedNode, ...] = ()
     # The cost of stages that only copy, measured alone.
     copying: tuple[CopyingStage, ...] = ()
+    # The same on half of the vCPUs, if its elements are so small that handing them on may count.
+    halved: Phase | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Thresholds:
     transfer_share: float
     residual: float
     serial_active: float
+    vcpus_gain: float
     pool_full: float
     fits: float
     burst_ratio: float

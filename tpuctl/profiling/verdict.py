@@ -240,12 +240,18 @@ def _few_lanes(case: Case) -> Finding | None:
 
 
 def _element_by_element(case: Case) -> Finding | None:
-    """Idle vCPUs, no waiting, and most work is passing single elements between stages."""
-    if case.is_starved_of_vcpus or case.own >= case.limits.busy or lock_is_held(case):
-        return None
-    if not case.parts.stages or case.overhead < ONE_HALF:
+    """No waiting, and more vCPUs or most work are for passing single elements between stages."""
+    if case.is_starved_of_vcpus or lock_is_held(case) or not case.parts.stages:
         return None
     if case.blocked >= case.limits.blocked_share:
+        return None
+    if case.hands_over:
+        line = (
+            f"on half of the vCPUs it is {case.gain_of_vcpus:.2f} times slower: more of them do "
+            "not help, since handing single elements from thread to thread costs what they gain"
+        )
+        return Finding("serial", 0.8, (line, *_overhead_line(case)), longest_stage(case))
+    if case.own >= case.limits.busy or case.overhead < ONE_HALF:
         return None
     return Finding("serial", 0.6, _overhead_line(case), longest_stage(case))
 

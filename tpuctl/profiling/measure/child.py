@@ -32,6 +32,8 @@ from tpuctl.usercode.scratch import scratch_folder
 BLOCKED_SHARE = 0.3
 # Per part of the pipeline: a dozen stages must not take longer than the measurement itself.
 ISOLATE_S = 1.2
+# Handing an element to another thread takes up to some 0.1 ms of CPU time.
+SMALL_S, LEAST_BUSY = 1e-3, 0.3
 TRACEABLE = ("tf.data", "photos", "shards")
 
 
@@ -65,6 +67,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
+    halved = _halve(source, phases[0], recorder, channel)
     found = replace(source.input, examples=source.input.examples or reader.epoch_examples)
     if not source.batched:
         note = f"The pipeline does not batch: {request.batch_size:,} of its elements make one step."
@@ -85,6 +88,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
         deep=deep,
         trace_files=files,
         copying=copying,
+        halved=halved,
     )
 
 
@@ -138,6 +142,20 @@ def _isolate(
         return ()
     channel.enter("measuring stage by stage")
     return source.isolate(ISOLATE_S, cpu_s=lambda: signals.process_cpu_s() - recorder.tool_cpu_s)
+
+
+def _halve(source: Source, phase: Phase, recorder: Recorder, channel: Channel) -> Phase | None:
+    """Measure with half of the vCPUs whether the others do more than hand small elements on."""
+    cpus, elements = signals.usable_cpus(), max((n.elements for n in phase.nodes), default=0)
+    found = phase.signals
+    is_busy = found.cpu_s >= LEAST_BUSY * found.wall_s * found.vcpus_usable
+    is_small = found.cpu_s < SMALL_S * elements
+    if sys.platform != "linux" or len(cpus) < 2 or not (is_busy and is_small):
+        return None
+    channel.enter("measuring with half of the vCPUs")
+    with signals.running_on(cpus[: len(cpus) // 2]):
+        recorder.settle(None)
+        return recorder.record(Limit(ISOLATE_S), None)
 
 
 def main() -> None:

@@ -85,6 +85,24 @@ def usable_cpus() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+@contextlib.contextmanager
+def running_on(cpus: Collection[int]) -> Iterator[None]:
+    """Run every thread of this process, and those that they start, on these CPUs only."""
+
+    def move(to: Collection[int]) -> None:
+        for thread in os.listdir("/proc/self/task"):
+            # One that has just ended.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(thread), to)
+
+    before = usable_cpus()
+    move(cpus)
+    try:
+        yield
+    finally:
+        move(before)
+
+
 def process_cpu_s() -> float:
     """CPU seconds of all threads of this process, and of its workers, so far."""
     total_s = 0.0
