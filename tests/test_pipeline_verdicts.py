@@ -573,6 +573,9 @@ def test_the_training_of_a_program_is_not_time_between_stages() -> None:
     assert "between stages" in " ".join(profile(measured).evidence)
     found = profile(replace(measured, program="train.py"))
     assert "between stages" not in " ".join((found.headline, *found.evidence))
+    busy = measurement(*starving(active_ms={"batch": 0.01}, examples_per_s=200.0))
+    assert "batch uses most" in profile(busy).headline
+    assert "the training uses most" in profile(replace(busy, program="train.py")).headline
 
 
 def test_work_that_the_model_misses_is_found_in_ever_longer_parts() -> None:

@@ -133,8 +133,11 @@ def test_grades_compare_verdict_and_stage() -> None:
     wrong = grade(CASE, truth, profile("io", decode=1.0, resize=2.0))
     assert not wrong.verdict_ok
     assert not wrong.stage_ok
-    assert costliest(truth, profile("vcpu", decode=0.1)["data"]) == REST
+    assert costliest(truth, profile("vcpu", decode=0.1)["data"]) == [REST]
     named = profile("serial", decode=1.0, resize=2.0)["data"]
     named["stages"][0]["is_bottleneck"] = True
-    assert costliest(truth, named) == "decode"
+    assert costliest(truth, named) == ["decode"]
+    equal = profile("vcpu", decode=1.7, resize=2.0)
+    assert grade(CASE, truth, equal).stage_ok
+    assert not grade(CASE, truth, profile("vcpu", decode=1.5, resize=2.0)).stage_ok
     assert any("both in 1 (50%)" in line for line in report([right, wrong], []))

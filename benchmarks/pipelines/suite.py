@@ -5,8 +5,9 @@
 
 Each file in `cases/` is a pipeline written after a public one, with inputs made here. `truth`
 finds out what limits it and which stage costs most, without tpuctl. Half of the pipelines, chosen
-by the hash of their source's address, was never looked at while rules were changed. A pipeline
-whose truths disagree is dropped and named, and one whose framework is missing left out.
+by the hash of their source's address, was never looked at while rules were changed, except those
+in `OPENED`, which count as seen. A pipeline whose truths disagree is dropped and named, and one
+whose framework is missing left out.
 """
 
 import argparse
@@ -26,11 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pipelines.inputs import FOLDER, make_all
-from benchmarks.pipelines.truth import CASES, LITTLE, QUIET, REST, Truth
+from benchmarks.pipelines.truth import CASES, LITTLE, QUIET, REST, TIE, Truth
 from tpuctl.profiling.called import DECODE_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S = 400
+# Of the unseen half: rules were changed for what went wrong in these.
+OPENED = (
+    *("cached_cifar", "codeparrot_chunks", "csv_table", "grain_masking", "grain_text"),
+    *("gzip_interleave", "nmt_buckets", "siamese_triplets", "tacotron2_mels"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,9 @@ class Case:
 
     @property
     def part(self) -> str:
-        """By the hash of the source, so that nobody chose."""
+        """By the hash of the source, so that nobody chose, unless it was opened since."""
+        if self.name in OPENED:
+            return "seen"
         return ("seen", "unseen")[int(hashlib.sha256(self.source.encode()).hexdigest(), 16) % 2]
 
     @property
@@ -174,18 +182,19 @@ def grade(case: Case, truth: Truth, profile: dict[str, Any]) -> Row:
     wall_s = signals.get("wall_s") or 1.0
     others = (signals.get("other_cpu_s") or 0.0) / wall_s / (signals.get("vcpus_visible") or 1)
     blamed = verdict == "stolen" and others >= QUIET and truth.limit != "waiting"
-    stage = costliest(truth, result, is_program=case.is_program)
+    stage, *equals = costliest(truth, result, is_program=case.is_program)
     words = [case.stages[each] for each in truth.stages if each != REST]
-    right = any(re.search(each, stage) for each in words)
+    right = any(re.search(each, name) for each in words for name in (stage, *equals))
     if REST in truth.stages:
         right |= not any(re.search(each, stage) for each in case.stages.values())
     return Row(case, truth, result, verdict in truth.verdicts or blamed, stage, right, others)
 
 
-def costliest(truth: Truth, result: dict[str, Any], *, is_program: bool = False) -> str:
+def costliest(truth: Truth, result: dict[str, Any], *, is_program: bool = False) -> list[str]:
     """The stage that a reader of the profile would work on: the named one, else the costliest.
 
-    What a program's stages do not claim is its training, which the truth has not.
+    Its equals follow, as in the truth. What a program's stages do not claim is its training, which
+    the truth has not.
     """
     stages = result.get("stages") or []
     named = [each for each in stages if each.get("is_bottleneck")]
@@ -200,8 +209,10 @@ def costliest(truth: Truth, result: dict[str, Any], *, is_program: bool = False)
     # As of the truth: the rest is many things, and no stage to work on.
     is_little = claimed < LITTLE * (claimed + rest) and truth.limit != "waiting"
     if largest is None or is_little:
-        return REST
-    return str(named[0]["name"]) if named else largest
+        return [REST]
+    stage = str(named[0]["name"]) if named else largest
+    equals = [name for name, cost in sums.items() if cost >= TIE * sums[largest]]
+    return [stage, *(equals if stage.removeprefix(DECODE_IN) in equals else ())]
 
 
 def line_of(row: Row) -> str:

@@ -279,8 +279,7 @@ def conclude_limit(
 ) -> None:
     """Name what limits the pipeline, from threads that can run, and from one vCPU against all.
 
-    Threads that could run and gain nothing from more vCPUs hand work to each other, or wait for the
-    lock: a user who pays for more of them gets nothing. Where they gain some, both are a limit.
+    Threads that could run and gain nothing from more vCPUs are one thread; if some, both limit.
     """
     runnable = sorted(each.runnable for each in whole)[len(whole) // 2]
     ratio = min(each.wall_ms for each in alone) / min(each.wall_ms for each in whole)

@@ -27,7 +27,13 @@ from tpuctl.profiling.align import (
 from tpuctl.profiling.called import divide_called, running_share
 from tpuctl.profiling.models import Measurement, Residual, Stage
 from tpuctl.profiling.node_stats import unversioned
-from tpuctl.profiling.windows import Phase, StageCost
+from tpuctl.profiling.windows import (
+    RELATIVE_SPREAD,
+    Phase,
+    StageCost,
+    relative_spread,
+    slice_costs,
+)
 
 MODEL_SCALED = "model shares x process CPU"
 MODEL_DIRECT = "model time"
@@ -37,13 +43,11 @@ ISOLATED = "model shares x process CPU, waiting found by an isolated re-run"
 LONGER_PARTS = "CPU time of ever longer parts of the pipeline, run alone"
 RESIDUAL = "training loop, runtime and scheduling: process CPU that no stage claims"
 WORKERS = ", workers and passing elements between them"
-SLICE_S = 1.0
 # In a window with fewer steps, filling or draining buffers distorts the count of examples.
 MANY_STEPS = 20
 USUAL_DRIFT = 0.9, 1.1  # within a minute on a shared machine (2026-11)
 # A stage below a tenth of the time does not matter; half of the expected CPU time is far off.
 NOTABLE, WAITING = 0.1, 0.5
-RELATIVE_SPREAD = 0.1
 # If the model misses more of the CPU time than this, parts of the pipeline are run alone.
 UNCLAIMED = 0.3
 
@@ -291,25 +295,11 @@ def _interval(works: Sequence[_Work], phase: Phase) -> tuple[float, float]:
         return USUAL_DRIFT
     path = max(works, key=lambda work: work.active_s).main.cost.path
     position = next(i for i, cost in enumerate(phase.nodes) if cost.path == path)
-    costs = sorted(_slice_costs(phase, position))
+    costs = sorted(slice_costs(phase, position))
     if len(costs) < 3:
         return USUAL_DRIFT
     mean, cut = sum(costs) / len(costs), len(costs) // 10
     return min(1.0, costs[cut] / mean), max(1.0, costs[-1 - cut] / mean)
-
-
-def _slice_costs(phase: Phase, position: int) -> list[float]:
-    """CPU seconds per element of one node, in slices of at least a second."""
-    costs: list[float] = []
-    wall = cpu = elements = 0.0
-    for piece in phase.slices:
-        wall += piece.wall_s
-        cpu += piece.cpu_s
-        elements += piece.elements[position] if position < len(piece.elements) else 0
-        if wall >= SLICE_S and elements >= 8 and cpu > 0:
-            costs.append(cpu / elements)
-            wall = cpu = elements = 0.0
-    return costs
 
 
 @dataclass(frozen=True)
@@ -379,7 +369,7 @@ def attribute_counted(phase: Phase) -> Attribution:
         for index, cost in enumerate(phase.costs)
     )
     rest = _residual(cpu_s, sum(cost.cpu_s for cost in phase.costs) / examples, RESIDUAL + WORKERS)
-    spread = _relative_spread(phase)
+    spread = relative_spread(phase)
     return Attribution(stages, rest, cpu_s, 1 - spread, 1 + spread, examples)
 
 
@@ -407,12 +397,3 @@ def _counted_stage(
         runs_python=True,
         is_random=cost.is_random,
     )
-
-
-def _relative_spread(phase: Phase) -> float:
-    """How far the CPU use of slices of the window is from their mean, without outliers."""
-    rates = sorted(piece.cpu_s / piece.wall_s for piece in phase.slices if piece.wall_s > 0)
-    mean, cut = sum(rates) / max(1, len(rates)), len(rates) // 10
-    if len(rates) < 5 or not mean:
-        return RELATIVE_SPREAD
-    return min(0.3, max(mean - rates[cut], rates[-1 - cut] - mean) / mean)

@@ -185,14 +185,16 @@ def _window_name(case: Case) -> str:
 
 def _headline(case: Case, finding: Finding, idle: float | None, device: Device | None) -> str:
     found = finding.bottleneck
-    stage = "the pipeline" if found is None else case.parts.stages[found].name
+    stage = user = "the pipeline" if found is None else case.parts.stages[found].name
+    if case.measured.program and case.parts.residual.share_of_cpu > MOST:
+        user = "the training"
     holder = "Python code between the stages" if found is None else stage
     serial = f"{stage} does not run in parallel."
     if case.overhead > MOST or case.hands_over:
         serial = "most of its time is spent on passing single elements between stages."
     cause = {
         "device": "The device is the bottleneck: the input pipeline keeps up.",
-        "vcpu": f"The vCPUs are the bottleneck; {stage} uses most of their time.",
+        "vcpu": f"The vCPUs are the bottleneck; {user} uses most of their time.",
         "stolen": "The vCPUs are the bottleneck, and other processes use part of them.",
         "throttled": "The CPU quota of this container is the bottleneck.",
         "gil": f"The Python interpreter lock (GIL) is the bottleneck: {holder} holds it.",

@@ -1,7 +1,10 @@
-"""What was counted in one window of a measurement."""
+"""What was counted in one window of a measurement. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal
+
+SLICE_S = 1.0
+RELATIVE_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -143,3 +146,26 @@ class CopyingStage:
 
     path: tuple[str, ...]
     cpu_s_per_element: float
+
+
+def slice_costs(phase: Phase, position: int) -> list[float]:
+    """CPU seconds per element of one node, in slices of at least a second."""
+    costs: list[float] = []
+    wall = cpu = elements = 0.0
+    for piece in phase.slices:
+        wall += piece.wall_s
+        cpu += piece.cpu_s
+        elements += piece.elements[position] if position < len(piece.elements) else 0
+        if wall >= SLICE_S and elements >= 8 and cpu > 0:
+            costs.append(cpu / elements)
+            wall = cpu = elements = 0.0
+    return costs
+
+
+def relative_spread(phase: Phase) -> float:
+    """How far the CPU use of slices of the window is from their mean, without outliers."""
+    rates = sorted(piece.cpu_s / piece.wall_s for piece in phase.slices if piece.wall_s > 0)
+    mean, cut = sum(rates) / max(1, len(rates)), len(rates) // 10
+    if len(rates) < 5 or not mean:
+        return RELATIVE_SPREAD
+    return min(0.3, max(mean - rates[cut], rates[-1 - cut] - mean) / mean)
