@@ -32,9 +32,9 @@ def cost(name: str, milliseconds: float, *, ready: float = 1.0, threads: int = 2
     )
 
 
-def divided(*costs: StageCost, only_calls: bool = True) -> Profile:
+def divided(*costs: StageCost, only_calls: bool = True, **signals: float) -> Profile:
     """The profile of a pipeline whose `augment` calls Python."""
-    free = replace(phase(active_ms=PYTHON), costs=costs)
+    free = replace(phase(active_ms=PYTHON, **signals), costs=costs)
     measured = measurement(free, python="augment", active_ms=PYTHON)
     chain = measured.chain.inputs[0].inputs[0]
     chain = replace(chain, only_calls=only_calls)
@@ -79,6 +79,17 @@ def test_what_no_python_code_did_is_the_stages_own_if_it_has_operations() -> Non
     found = divided(cost("blur", 3.0), cost("", 1.0))
     own, blur = named(found, "augment"), named(found, "blur")
     assert own.cpu_ms_per_example == pytest.approx(blur.cpu_ms_per_example / 3)
+
+
+def test_what_the_clocks_of_functions_leave_no_time_for_is_waiting_for_the_lock() -> None:
+    free, held = (
+        divided(cost("blur", 3.0), only_calls=False, gil_overshoot_p50_ms=late_ms)
+        for late_ms in (0.1, 3.0)
+    )
+    own = [named(found, "augment").cpu_ms_per_example for found in (free, held)]
+    blur = [named(found, "blur").cpu_ms_per_example for found in (free, held)]
+    assert own[1] < 0.4 * own[0]
+    assert sum(own) + sum(blur) == pytest.approx(2 * (own[0] + blur[0]))
 
 
 def test_functions_in_threads_of_their_own_take_what_no_stage_claims() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from tpuctl.profiling.models import ChainNode, Stage
+from tpuctl.profiling.reference import thresholds
 from tpuctl.profiling.windows import Phase, StageCost
 
 # What is left of a stage is one of its own from this share of it on.
@@ -115,6 +116,12 @@ def _divided(
     if rest_s < LEAST_REST * (fits * wall_s + rest_s):
         rest_s = 0.0
     weight = cpu_ms / ((fits * ready_s + rest_s) or 1.0)
+    rest_ms = weight * rest_s
+    if (phase.signals.gil_overshoot_p50_ms or 0.0) >= thresholds().gil_overshoot_usual_ms:
+        # What the clocks of the functions leave: in the rest of the time, calls wait for the lock.
+        python_ms = running_share(phase) * fits * ready_s / examples * 1000
+        rest_ms = min(rest_ms, max(0.0, cpu_ms + spare_ms - python_ms))
+        weight = (cpu_ms - rest_ms) / ((fits * ready_s) or 1.0)
     parts = [
         _part(stage, weight * fits * cost.cpu_s, fits * cost.wall_s, phase, examples, cost)
         for cost in mine
@@ -122,7 +129,7 @@ def _divided(
     if not in_calls:
         parts = [replace(p, parallelism=c.parallelism) for p, c in zip(parts, mine, strict=True)]
     if rest_s:
-        parts.append(_part(stage, weight * rest_s, rest_s, phase, examples))
+        parts.append(_part(stage, rest_ms, rest_s, phase, examples))
     is_random = stage.is_random or any(cost.is_random for cost in mine)
     return [replace(each, is_random=is_random) for each in parts]
 
