@@ -87,6 +87,9 @@ def test_threads_that_could_run_and_gain_nothing_from_a_vcpu_are_one_thread() ->
 def test_threads_that_gain_a_third_from_a_second_vcpu_are_limited_by_both() -> None:
     slower = replace(QUIET, wall_ms=1.35 * QUIET.wall_ms)
     assert limit(QUIET, slower, lock=0.1).verdicts == ["vcpu", "serial"]
+    dearer = replace(QUIET, cpu_ms=1.3 * QUIET.cpu_ms, others=0.6)
+    assert limit(dearer, QUIET, lock=0.1).verdicts == ["vcpu", "serial"]
+    assert limit(replace(QUIET, others=0.6), QUIET, lock=0.1).verdicts == ["vcpu"]
     one = replace(QUIET, runnable=1.0)
     assert "threads" in limit(one, replace(one, wall_ms=2.0)).why_dropped
 

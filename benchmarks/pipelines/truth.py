@@ -36,8 +36,8 @@ WARM_CPU_S, WARM_WALL_S, FILL_S = 0.4, 0.8, 4.0
 LEAST_CPU_S, LEAST_WALL_S, MOST_WALL_S, WAITING_S = 1.0, 0.5, 15.0, 1.2
 SPY_S = 2
 QUIET, TIE, LITTLE = 0.15, 0.8, 0.33
-# All vCPUs make it so many times faster than one: hardly, and as much as they should.
-HARDLY, GAINS = 1.2, 1.5
+# All vCPUs make it so many times faster than one: hardly, as they should, and at most if busy.
+HARDLY, GAINS, SURELY = 1.2, 1.5, 1.7
 # One thread holds the lock for most of the time; helper threads use more than one thread's CPU.
 HELD, HELPED = 0.8, 1.15
 # A consumer that waits longer is kept busy only on average.
@@ -314,7 +314,7 @@ def conclude_limit(
     truth.limit = found
     verdicts = {"vcpu": ["vcpu"], "waiting": ["io", "threadpool"], "one thread": ["serial"]}
     truth.verdicts = verdicts.get(found, [])
-    if found == "vcpu" and competes and ratio < GAINS and others < QUIET:
+    if found == "vcpu" and competes and (ratio < GAINS if others < QUIET else most < SURELY):
         truth.verdicts = ["vcpu", "serial"]
     if found == "one thread" and (lock >= (LITTLE if competes else 0.5) or lock < 0):
         truth.verdicts = ["gil", "serial"]
