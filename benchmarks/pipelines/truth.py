@@ -312,12 +312,12 @@ def conclude_limit(
     if not found:
         truth.why_dropped = f"between two limits ({runnable:.2f} threads, ratio {ratio:.2f})"
     truth.limit = found
-    verdicts = {"vcpu": ["vcpu"], "waiting": ["io", "threadpool"], "one thread": ["serial"]}
+    is_held = lock < 0 or lock >= (LITTLE if competes else 0.5)
+    one = ["gil", "serial"] if is_held else ["serial"]
+    verdicts = {"vcpu": ["vcpu"], "waiting": ["io", "threadpool"], "one thread": one}
     truth.verdicts = verdicts.get(found, [])
     if found == "vcpu" and competes and (ratio < GAINS if others < QUIET else most < SURELY):
-        truth.verdicts = ["vcpu", "serial"]
-    if found == "one thread" and (lock >= (LITTLE if competes else 0.5) or lock < 0):
-        truth.verdicts = ["gil", "serial"]
+        truth.verdicts = ["vcpu", *one]
 
 
 def conclude_stages(
