@@ -68,6 +68,8 @@ def test_the_same_rate_on_two_vcpus_is_one_thread_or_waiting() -> None:
     one = replace(QUIET, runnable=1.0)
     assert limit(one, one, lock=0.1).verdicts == ["serial"]
     assert limit(one, one, lock=0.9).verdicts == ["gil", "serial"]
+    assert limit(one, one, lock=0.45).verdicts == ["gil", "serial"]
+    assert limit(one, one, lock=0.35).verdicts == ["serial"]
     waiting = replace(QUIET, runnable=0.1, busy=0.05)
     assert limit(waiting, waiting).verdicts == ["io", "threadpool"]
 

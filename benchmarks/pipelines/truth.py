@@ -38,10 +38,10 @@ SPY_S = 2
 QUIET, TIE, LITTLE = 0.15, 0.8, 0.33
 # All vCPUs make it so many times faster than one: hardly, as they should, and at most if busy.
 HARDLY, GAINS, SURELY = 1.2, 1.5, 1.7
-# One thread holds the lock for most of the time; helper threads use more than one thread's CPU.
-HELD, HELPED = 0.8, 1.15
-# A consumer that waits longer is kept busy only on average.
-NEARLY = 0.02
+# One thread holds the lock for most of the time, or, of 100 samples, half of it, give or take 0.1;
+# helper threads use more than one thread's CPU.
+HELD, SPIED, HELPED = 0.8, 0.4, 1.15
+NEARLY = 0.02  # A consumer that waits longer is kept busy only on average.
 REST = "(rest)"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -312,12 +312,12 @@ def conclude_limit(
     if not found:
         truth.why_dropped = f"between two limits ({runnable:.2f} threads, ratio {ratio:.2f})"
     truth.limit = found
-    is_held = lock < 0 or lock >= (LITTLE if competes else 0.5)
+    is_held = lock < 0 or lock >= (LITTLE if competes else SPIED)
     one = ["gil", "serial"] if is_held else ["serial"]
-    verdicts = {"vcpu": ["vcpu"], "waiting": ["io", "threadpool"], "one thread": one}
+    is_little = ratio < GAINS if others < QUIET else most < SURELY or is_held
+    some = ["vcpu", *one] if competes and is_little else ["vcpu"]
+    verdicts = {"vcpu": some, "waiting": ["io", "threadpool"], "one thread": one}
     truth.verdicts = verdicts.get(found, [])
-    if found == "vcpu" and competes and (ratio < GAINS if others < QUIET else most < SURELY):
-        truth.verdicts = ["vcpu", *one]
 
 
 def conclude_stages(

@@ -67,7 +67,7 @@ def _measure(source: Source, request: Request, sampler: Sampler, channel: Channe
     isolated = _isolate(source, phases[0], recorder, channel)
     channel.enter("measuring the cost of copying")
     copying = source.copying(phases[0].nodes)
-    halved = _halve(source, phases[0], recorder, channel)
+    halved = None if request.change else _halve(source, phases[0], recorder, channel)
     found = replace(source.input, examples=source.input.examples or reader.epoch_examples)
     if not source.batched:
         note = f"The pipeline does not batch: {request.batch_size:,} of its elements make one step."
