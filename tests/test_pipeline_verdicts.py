@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline_cases import BATCH, JPEG, measurement, phase, profile, starving
+from tests.pipeline_cases import BATCH, JPEG, OPS, measurement, phase, profile, starving
 from tpuctl.profiling.models import Measurement, Verdict
 from tpuctl.profiling.windows import CopyingStage, IsolatedStage, Phase, Spread, StageCost
 
@@ -589,6 +589,18 @@ def test_work_that_the_model_misses_is_found_in_ever_longer_parts() -> None:
     assert source.method.startswith("CPU time of ever longer parts")
     assert (found.residual.share_of_cpu if found.residual else 1) < 0.05
     assert found.verdict == "serial"
+
+
+def test_what_listing_files_costs_alone_is_not_per_example(monkeypatch: Any) -> None:
+    monkeypatch.setitem(OPS, "read", "ParallelInterleave")
+    free, device = starving(own=0.5, calls=None, active_ms={**JPEG, "decode": 0.5})
+    plain = measurement(free, device, active_ms={**JPEG, "decode": 0.5})
+    upto = ((6, 50.0), (5, 2.6), (4, 3.1), (3, 3.6), (2, 3.9), (1, 4.1))
+    isolated = tuple(IsolatedStage(depth, ms / 1e3) for depth, ms in upto)
+    found = profile(replace(plain, isolated=isolated)).stages
+    costs = {stage.name: stage.cpu_ms_per_example for stage in found}
+    assert costs["read"] + costs["tensor_slice"] == pytest.approx(2.6, rel=0.1)
+    assert costs["decode"] == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_batch_gives_what_it_cannot_have_copied_to_those_that_it_reads_from() -> None:

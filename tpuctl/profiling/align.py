@@ -68,6 +68,11 @@ class AlignedStage:
     written: tuple[ChainNode, ...]
     ran: tuple[RunNode, ...]
 
+    @property
+    def expands(self) -> bool:
+        """Whether it makes elements of a file, or of another element that is no example."""
+        return any(unversioned(node.op) in EXPANDING for node in self.ran)
+
 
 Node = TypeVar("Node", ChainNode, RunNode)
 
@@ -128,8 +133,7 @@ def _with_files(stages: list[AlignedStage], written: Sequence[ChainNode]) -> lis
     matched = [node for stage in stages for node in stage.written]
     readers = [node for node in written if node.op in READERS and node not in matched]
     for i, stage in enumerate(stages):
-        expands = any(unversioned(node.op) in EXPANDING for node in stage.ran)
-        if readers and expands and not stage.written:
+        if readers and stage.expands and not stage.written:
             stages[i] = AlignedStage((readers.pop(0),), stage.ran)
     return stages
 

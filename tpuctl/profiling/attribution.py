@@ -245,10 +245,10 @@ def _isolated_cpu(measured: Measurement, works: Sequence[_Work]) -> list[float |
     upto = {each.depth: each.cpu_s_per_example for each in measured.isolated}
     depths = {id(node): depth for depth, node in enumerate(trunk(measured.chain))}
     costs: list[float | None] = []
-    before = 0.0
-    for work in works:
+    before, files = 0.0, max((i for i, work in enumerate(works) if work.stage.expands), default=0)
+    for index, work in enumerate(works):
         known = [depths[id(n)] for n in work.stage.written if depths.get(id(n)) in upto]
-        if known:
+        if known and index >= files:
             costs.append(max(0.0, upto[min(known)] - before))
             before = max(before, upto[min(known)])
         else:
