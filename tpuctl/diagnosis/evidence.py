@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from tpuctl.diagnosis.catalogue import (
@@ -155,15 +155,18 @@ def _is_exclusive(patterns: Collection[Pattern]) -> bool:
 
 
 # Fitted to the seen texts of tests/explain_texts, each without what its own thread had taught: from
-# the first score on, nearly half of the most similar failures are right, from the second on two in
+# the first score on, two in five of the most similar failures are right, from the second on two in
 # five lists have the right one.
-NEAREST, _LEAST, _SHOWN = 1.0, 0.86, 3
+NEAREST, _LEAST, _SHOWN = 1.05, 0.86, 3
 # A power of 1 favours long patterns, of which a smaller part needs to match; 2 short ones.
 _POWER = 1.25
 # A message fits into two neighbouring blocks of lines.
 _BLOCK = 200
 # Only the end of a log: a long text always resembles one of thousands of patterns.
 _END = 2000
+# A failure whose patterns name the exception of the text is likelier, one that names only others is
+# not: the most similar one was right for 110 of 463 seen texts, without this for 103 (2026-11-26).
+_EXCEPTION, _SAME = re.compile(r"\b\w{1,60}(?:Error|Exception)\b"), 0.3
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z][a-z0-9]+|\d+[a-z]+")
 
 
@@ -182,6 +185,7 @@ class Index:
         rarest = math.log(size / 2)
         self._weights = {w: (math.log(size / (1 + n)) / rarest) ** 2 for w, n in counts.items()}
         self._titles = [(title, math.sqrt(self._weigh(title))) for title in titles]
+        self._raised = [set(_EXCEPTION.findall(" ".join(each.patterns))) for each in self._known]
         self._patterns = [
             (number, words, self._weigh(words) ** (_POWER / 2))
             for number, said in enumerate(patterns)
@@ -198,7 +202,9 @@ class Index:
 
     def rank(self, logs: Iterable[Sequence[str]]) -> list[tuple[float, Failure]]:
         """Return up to three failures with their scores, likeliest first."""
-        found = (words for lines in logs for words in _windows(_end(lines)))
+        logs = [_end(lines) for lines in logs]
+        raised = set(_EXCEPTION.findall("\n".join(chain.from_iterable(logs))))
+        found = (words for lines in logs for words in _windows(lines))
         windows = [(words, math.sqrt(self._weigh(words))) for words in found if words]
         shared: dict[int, float] = defaultdict(float)
         for word in set[str]().union(*(words for words, _ in windows)) & self._users.keys():
@@ -215,11 +221,19 @@ class Index:
                 score = max(shared_weights, default=0.0) / size
                 best[number] = max(best.get(number, 0.0), score)
         scores = (
-            (score * (1 + self._like_title(number, windows)), self._known[number])
+            (
+                score * (1 + self._like_title(number, windows)) * self._like_raised(number, raised),
+                self._known[number],
+            )
             for number, score in best.items()
         )
         ranked = sorted(scores, key=lambda each: (-each[0], each[1].code))
         return [each for each in ranked[:_SHOWN] if each[0] >= _LEAST]
+
+    def _like_raised(self, number: int, raised: set[str]) -> float:
+        """Return how much likelier a failure is by the exceptions that its patterns name."""
+        named = self._raised[number]
+        return 1.0 if not named else 1 + _SAME if named & raised else 1 - _SAME
 
     def _like_title(self, number: int, windows: Iterable[tuple[set[str], float]]) -> float:
         """Return the cosine similarity of a title and the most similar window."""
