@@ -66,6 +66,7 @@ def test_a_short_command_loads_no_layout_and_no_cloud(tmp_path: Path) -> None:
     assert loaded_by("cp", *words) == set()
 
 
+@pytest.mark.slow
 def test_what_a_command_does_need_is_loaded_and_seen() -> None:
     assert loaded_by("show", "--help") == {"rich.console"}
     assert loaded_by("list", "--project", "p") == {"tpuctl.cloud.connect"}
@@ -363,6 +364,7 @@ def test_every_option_is_there_with_the_typer_that_colab_has() -> None:
         assert unnamed_options(path.read_text(encoding="utf-8")) == [], path.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_in_the_users_code_is_not_an_error_of_it(
     tmp_path: Path, number: int, code: int

@@ -197,6 +197,7 @@ def circle_in(sources: Mapping[str, str]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle_in({name_of(path): path.read_text(encoding="utf-8") for path in MODULES}) == []
 
