@@ -235,6 +235,7 @@ def test_verbose_says_why(tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "why: TOMLDecodeError: " in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json"], ["--help"]])
 def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> None:
     with open("/dev/full", "w") as full:
@@ -303,6 +304,7 @@ def test_a_question_without_a_terminal_names_yes() -> None:
     output.confirm("Really?", yes=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_offers_the_commands(shell: str) -> None:
     environment = {

@@ -121,6 +121,7 @@ def forbidden(part: str, source: str, *, adapter: bool) -> list[str]:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_a_module_imports_only_what_lies_below_it() -> None:
     found = {}
     for path in MODULES:
