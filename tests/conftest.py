@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -77,9 +78,9 @@ def new_folder(factory: pytest.TempPathFactory, kind: str) -> Path:
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this test."""
-    return new_folder(tmp_path_factory, "test")
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test, named like it."""
+    return new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
 
 
 @pytest.fixture(autouse=True)
