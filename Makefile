@@ -32,14 +32,15 @@ demo: $(READY)  ## Run everything end to end: doctor, profile, presize, profile,
 
 test: test-quick test-heavy  ## Everything that CI runs.
 
-test-quick: $(READY)  ## Without TensorFlow, network and third-party clients; under a minute.
+test-quick: $(READY)  ## Without TensorFlow, network, third-party clients and whole programs; under a minute.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
 
 # Ends a worker that not even the thread of pytest-timeout can end, with every stack.
 NO_HANG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 
+# Many of them wait: four keep two cores busy.
 test-heavy: $(READY)  ## TensorFlow, JAX, libtpu's compiler, SSH, gRPC and HTTP, whole programs.
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m '(tf or aot or slow) and not hosted and not soak' $(NO_HANG)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m '(tf or aot or slow) and not hosted and not soak' $(NO_HANG)
 
 test-failed: $(READY)  ## What failed in the last run, alone.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
@@ -115,8 +116,7 @@ lint: $(READY)  ## ruff, bandit and mypy --strict.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/bandit -q -ll -r tpuctl
-	$(BIN)/mypy
-	$(BIN)/mypy tests
+	$(BIN)/mypy -p tpuctl -p tests
 
 smoke: $(READY)  ## Install the wheel alone in a clean environment and run it.
 	PYTHON=$(PYTHON) BIN=$(BIN) sh tests/smoke.sh

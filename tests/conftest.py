@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ hypothesis.settings.load_profile("shared")
 EMULATOR_TOKEN = "only-the-tests-know-this"
 GOLDEN = Path(__file__).parent / "golden"
 LEAN = Path(__file__).parent / "lean"
+NUMBERS = count()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,6 +70,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
 
 
+def new_folder(factory: pytest.TempPathFactory, kind: str) -> Path:
+    """Make a folder; `mktemp` reads the names of all others first, for thousands of tests."""
+    folder = factory.getbasetemp() / f"{kind}{next(NUMBERS)}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test, named like it."""
+    return new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
+
+
 @pytest.fixture(autouse=True)
 def alone(
     request: pytest.FixtureRequest,
@@ -80,7 +96,7 @@ def alone(
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "XDG_"))]:
         if name != "TPUCTL_TPU_TOKEN_FILE":
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("HOME", str(new_folder(tmp_path_factory, "home")))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -9,6 +9,7 @@ import sys
 import typing
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any
@@ -20,6 +21,7 @@ HOSTILE = (
 )
 
 
+@cache
 def names_of(module: Any) -> dict[str, Any]:
     """What annotations in a module may name: also what it imports only for type checkers."""
     found = dict(vars(module))
@@ -33,6 +35,7 @@ def names_of(module: Any) -> dict[str, Any]:
     return found
 
 
+@cache
 def hints_of(thing: Any) -> dict[str, Any]:
     names: dict[str, Any] = {}
     parts = thing.__mro__[:-1] if isinstance(thing, type) else (thing,)

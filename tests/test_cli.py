@@ -66,6 +66,7 @@ def test_a_short_command_loads_no_layout_and_no_cloud(tmp_path: Path) -> None:
     assert loaded_by("cp", *words) == set()
 
 
+@pytest.mark.slow
 def test_what_a_command_does_need_is_loaded_and_seen() -> None:
     assert loaded_by("show", "--help") == {"rich.console"}
     assert loaded_by("list", "--project", "p") == {"tpuctl.cloud.connect"}
@@ -234,6 +235,7 @@ def test_verbose_says_why(tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "why: TOMLDecodeError: " in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json"], ["--help"]])
 def test_a_full_standard_output_is_one_line_on_stderr(options: list[str]) -> None:
     with open("/dev/full", "w") as full:
@@ -302,6 +304,7 @@ def test_a_question_without_a_terminal_names_yes() -> None:
     output.confirm("Really?", yes=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_offers_the_commands(shell: str) -> None:
     environment = {
@@ -363,6 +366,7 @@ def test_every_option_is_there_with_the_typer_that_colab_has() -> None:
         assert unnamed_options(path.read_text(encoding="utf-8")) == [], path.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_in_the_users_code_is_not_an_error_of_it(
     tmp_path: Path, number: int, code: int

@@ -268,6 +268,7 @@ def test_a_quota_is_one_line_for_each_place(service: TpuService, api: TpuApi) ->
     assert quotas[0].pool == "TPUV6EPreemptible"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", CALLS)
 def test_every_code_of_every_call_is_an_error_that_names_its_object(
     service: TpuService, api: TpuApi, method: str

@@ -171,6 +171,7 @@ def test_an_emulator_in_another_process_sets_the_pace(world: Worlds) -> None:
     assert cloud.api.get_node("t1", zone=ZONE).state == "READY"
 
 
+@pytest.mark.slow
 def test_a_rate_limit_is_kept_to_and_everything_is_done_once(world: Worlds) -> None:
     plan = {
         "zones": {ZONE: {"types": ["v5litepod-8"], "capacity_chips": 4000, "quota_chips": 4000}},

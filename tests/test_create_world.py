@@ -377,6 +377,7 @@ def test_a_login_that_ends_in_mid_create_says_what_may_exist(
     assert phases(here, journal) == ["accepted"]
 
 
+@pytest.mark.slow
 def test_a_queue_that_gives_nothing_in_time_is_left_by_all(world: Worlds, journal: Journal) -> None:
     full = {**ZONE, "capacity_chips": 0}
     here = world({"zones": {A: full, B: full}})

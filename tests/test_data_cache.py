@@ -1,6 +1,7 @@
 """`data cache`: whatever a pipeline gives comes back, K times over, killed or not."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ import tpuctl as library
 from tests.conftest import Result
 from tests.pictures import contents
 from tests.test_presize_kill import small_disk
+from tests.warm_python import TPUCTL, warm_python
 from tpuctl.datasets._elements import flatten, rebuild, structure_of
 from tpuctl.datasets.cache import cache, predict_total
 from tpuctl.datasets.manifest import WORK
@@ -215,6 +217,7 @@ def test_a_target_that_is_none_is_told(tmp_path: Path) -> None:
         cache(f"{tmp_path}/broken.py:f", tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["pipe_beside_helper.py:make", "pipe_beside_helper:make"])
 def test_a_pipeline_is_found_as_profile_run_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
@@ -258,8 +261,7 @@ def test_a_pipeline_that_cannot_be_loaded_is_the_same_error_as_of_profile_run(
     (tmp_path / "needy_pipeline.py").write_text("def f(path): ...\n")
     monkeypatch.chdir(tmp_path)
     for words in (("data", "cache", target, "out"), ("profile", "run", target)):
-        program = [sys.executable, "-m", "tpuctl", *words, "--json"]
-        ended = subprocess.run(program, capture_output=True, text=True, timeout=120)
+        ended = warm_python(TPUCTL).run(["-m", "tpuctl", *words, "--json"], os.environ)
         (error,) = json.loads(ended.stdout)["errors"]
         assert (error["code"], ended.returncode) == (code, 1), words
 

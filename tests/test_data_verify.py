@@ -170,6 +170,7 @@ def miscount(folder: Path) -> None:
     edit(folder, totals={**totals, "records": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "way"),
     [

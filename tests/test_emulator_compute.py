@@ -639,6 +639,7 @@ def test_an_instance_runs_commands_over_ssh_until_it_is_gone(practice: Any, tmp_
         asyncio.run(run("true"))
 
 
+@pytest.mark.slow
 def test_bodies_of_any_form_are_answered_and_can_be_resumed(practice: Any, tmp_path: Any) -> None:
     world = ComputeWorld(lambda plan: practice(plan, folder=tmp_path))
     disk = {"boot": True, "initializeParams": {"diskSizeGb": "200", "sourceImage": "x/y"}}

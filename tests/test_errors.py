@@ -5,6 +5,8 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 from tpuctl import errors
 from tpuctl.errors import TpuctlError
 
@@ -52,6 +54,7 @@ def test_the_drawn_tree_is_the_tree_of_the_classes() -> None:
     assert sorted(tree, key=str) == sorted(defined(), key=str)
 
 
+@pytest.mark.slow
 def test_no_error_class_lives_elsewhere() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     found = {

@@ -87,6 +87,7 @@ def check_entry(known: Failure) -> None:
     assert all(set(change) <= {"fix", "fix_command"} for change in known.on.values())
 
 
+@pytest.mark.slow
 def test_every_pattern_can_be_searched_and_is_found_in_its_own_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -467,6 +468,7 @@ def test_colours_line_breaks_letters_and_quotes_do_not_matter(text: str) -> None
     assert first(text) == "F53"
 
 
+@pytest.mark.slow
 def test_a_log_of_megabytes_is_read_in_one_go() -> None:
     line = "I1120 12:00:00.000 python jax tpu loss=2.3 step 17 open(/dev/ VBAR Expected\n"
     log = line * 50_000 + "Couldn't open iommu group /dev/vfio/1\n" + line * 10

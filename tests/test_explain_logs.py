@@ -194,6 +194,7 @@ def hostile(pattern: str) -> str:
     return f"{beginning} " * (20_000 // (len(beginning) + 1))
 
 
+@pytest.mark.slow
 def test_no_pattern_is_slow_on_text_that_almost_matches_it() -> None:
     slow = []
     for code, known in failures().items():
@@ -225,6 +226,7 @@ def pieces(blocks: int) -> Iterator[str]:
     yield f"[3] {OOM}\n"
 
 
+@pytest.mark.slow
 def test_a_long_log_needs_no_more_memory_than_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpuctl.diagnosis.search._WINDOW", 1 << 14)
     monkeypatch.setattr("tpuctl.diagnosis.search._ALL_WINDOWS", 1 << 16)

@@ -18,6 +18,8 @@ from tpuctl.diagnosis.evidence import Index
 from tpuctl.diagnosis.explain import explain
 from tpuctl.diagnosis.patterns import Pattern, Plain, tokens
 
+pytestmark = pytest.mark.slow
+
 TEXTS = Path(__file__).parent / "explain_texts"
 THREADS = Path(catalogue.__file__).parent / "data" / "threads.json"
 # Rounds whose misses were looked at in both halves; see README.md beside them.
@@ -230,7 +232,6 @@ def test_the_other_threads_explain_most_texts_and_mislead_for_few(
     assert counts["wrong"] / counts.total() <= 0.01
 
 
-@pytest.mark.slow
 def test_similar_words_lead_to_the_failure_of_a_text_that_no_pattern_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

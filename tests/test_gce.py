@@ -195,6 +195,7 @@ def test_a_pending_tpu_costs_nothing_and_has_no_end_yet(
     assert "no limit" not in tpuctl("show", "t1").stdout
 
 
+@pytest.mark.slow
 def test_to_wait_for_a_flex_start_that_lapses_ends_as_its_create_does(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +369,7 @@ def _forget(api: TpuApi) -> None:
         Journal().forget(entry)
 
 
+@pytest.mark.slow
 def test_no_verb_acts_on_the_other_of_two_tpus_of_a_name(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:
@@ -466,6 +468,7 @@ def test_a_slice_of_which_a_user_stopped_a_vm_says_which(
     assert (node.state, node.health_description) == ("STOPPED", "s1-w-002 is TERMINATED")
 
 
+@pytest.mark.slow
 def test_a_slice_of_which_one_vm_never_runs_says_which(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -621,6 +624,7 @@ def test_iap_without_gcloud_says_what_to_install(
     assert "--iap needs gcloud" in refused.stderr
 
 
+@pytest.mark.slow
 def test_setup_installs_and_verifies_on_all_workers(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

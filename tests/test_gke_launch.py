@@ -25,11 +25,12 @@ from tpuctl.providers.gke.manifest import KEY, QUEUE
 from tpuctl.providers.gke.runs import find, run_store, why_suspended
 from tpuctl.start_python import python_command
 
+pytestmark = pytest.mark.slow
+
 V6E = {"accelerator_type": "v6e-16"}
 ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
 
 
-@pytest.mark.slow
 def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster()
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -55,7 +56,6 @@ def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuct
     assert world.calls("gke_delete") == 1
 
 
-@pytest.mark.slow
 def test_the_exit_code_is_the_jobs_and_crashes_are_counted(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:
@@ -107,7 +107,6 @@ def test_an_eviction_and_a_kill_for_memory_are_told() -> None:
     assert _why_ended([pod(0, 0, 143)]) == ""
 
 
-@pytest.mark.slow
 def test_a_preempted_slice_costs_no_restart(cluster: Clusters, tpuctl: Tpuctl) -> None:
     cluster({**ONE, "preemptions": [{"slice": 0, "after_s": 0}]})
     words = launch("--max-restarts", "0", "--env", "NAP=0.4", "--json", type="v6e-1")
@@ -117,7 +116,6 @@ def test_a_preempted_slice_costs_no_restart(cluster: Clusters, tpuctl: Tpuctl) -
     assert "attempt 2: it was disrupted" in result.stderr
 
 
-@pytest.mark.slow
 def test_a_time_limit_ends_the_job_and_is_no_crash(cluster: Clusters, tpuctl: Tpuctl) -> None:
     cluster(ONE)
     result = tpuctl(*launch("--ttl", "10m", "--env", "NAP=60", "--json", type="v6e-1"))
@@ -126,7 +124,6 @@ def test_a_time_limit_ends_the_job_and_is_no_crash(cluster: Clusters, tpuctl: Tp
     assert result.document["errors"][0]["code"] == "deadline"
 
 
-@pytest.mark.slow
 def test_a_job_is_listed_stopped_and_deleted(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster(ONE)
     nap = ("--detach", "--job", "nap", "--json")
@@ -155,7 +152,6 @@ def test_a_job_is_listed_stopped_and_deleted(cluster: Clusters, tpuctl: Tpuctl) 
     assert tpuctl("delete", "map", "--yes").exit_code == 1
 
 
-@pytest.mark.slow
 def test_a_queue_admits_a_job_and_does_not_start_a_stopped_one_again(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:
@@ -175,7 +171,6 @@ def test_a_queue_admits_a_job_and_does_not_start_a_stopped_one_again(
 FULL = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu"
 
 
-@pytest.mark.slow
 def test_a_queue_that_does_not_admit_says_why_and_ctrl_c_what_stays(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:
@@ -298,7 +293,6 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_created(
     assert run_store().runs("") == []
 
 
-@pytest.mark.slow
 def test_nodes_that_are_made_on_demand_need_not_be_there(cluster: Clusters, tpuctl: Tpuctl) -> None:
     cluster({"node_pools": []})
     plan = tpuctl(*launch("--flex", "--dry-run", "--json"))
@@ -385,7 +379,6 @@ BUSY = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "faults", [[LOST], [{**LOST, "error": "cut"}], BUSY], ids=["lost reply", "cut reply", "busy"]
 )
@@ -414,7 +407,6 @@ def lines_of(result: Result) -> list[str]:
     return [line for line in result.stderr.splitlines() if line.startswith("line ")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("error", ["unavailable", "cut", "unauthenticated"])
 def test_a_job_is_followed_through_an_outage_of_the_cluster(
     cluster: Clusters, tpuctl: Tpuctl, error: str
@@ -442,7 +434,6 @@ def test_an_outage_of_hours_ends_the_following_and_not_the_job(
     assert len(world.emulator.cluster.objects.all("jobsets")) == 1
 
 
-@pytest.mark.slow
 def test_a_log_stream_that_ends_before_its_container_is_read_on(
     cluster: Clusters, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,7 +455,6 @@ def test_a_log_line_without_a_time_hides_no_other() -> None:
     assert [text for _, text in _stamped(iter(said), early)][1:] == [b"b\n", b"c\n"]
 
 
-@pytest.mark.slow
 def test_who_may_not_read_logs_still_gets_the_jobs_exit_code(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:
@@ -504,7 +494,6 @@ def test_a_refused_job_leaves_no_record(cluster: Clusters, tpuctl: Tpuctl) -> No
     assert list(run_store().folder.glob("*.json")) == []
 
 
-@pytest.mark.slow
 def test_a_job_that_was_killed_between_requests_is_found_by_the_same_command(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:
@@ -532,7 +521,6 @@ while True:
 """
 
 
-@pytest.mark.slow
 def test_a_job_whose_node_is_taken_away_is_told(tmp_path: Path) -> None:
     """In a container tpuctl is the first process, which the kernel protects from signals."""
     inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
@@ -551,7 +539,6 @@ def test_a_job_whose_node_is_taken_away_is_told(tmp_path: Path) -> None:
     assert (rest.startswith("saved\n"), child.returncode) == (True, 5)
 
 
-@pytest.mark.slow
 def test_the_output_of_a_hosted_script_is_not_held_back(tmp_path: Path) -> None:
     """Its stdout is a pipe, which is followed, and which a killed session does not flush."""
     (tmp_path / "job.py").write_text("import sys\nprint('through', sys.stdout.write_through)\n")
@@ -562,7 +549,6 @@ def test_the_output_of_a_hosted_script_is_not_held_back(tmp_path: Path) -> None:
     assert "through True\n" in done.stdout
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster(ONE)
     words = [sys.executable, "-m", "tpuctl"]
@@ -581,7 +567,6 @@ def test_ctrl_c_leaves_the_job_to_the_cluster(cluster: Clusters, tpuctl: Tpuctl)
     assert world.emulator.scenario.time_scale == SCALE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", ["kubectl", "another of its name"])
 def test_a_job_that_is_deleted_while_it_is_followed_says_so(
     cluster: Clusters, tpuctl: Tpuctl, by: str
@@ -606,7 +591,6 @@ def test_a_job_that_is_deleted_while_it_is_followed_says_so(
     assert child.returncode == 1
 
 
-@pytest.mark.slow
 def test_an_image_that_cannot_be_pulled_is_told_with_the_way_out(
     cluster: Clusters, tpuctl: Tpuctl
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.pictures import fill
 from tpuctl.start_python import ROOT, absolute_entries, child_environment
 
+pytestmark = pytest.mark.slow
+
 # What children import besides the standard library.
 DEPENDENCIES = {
     "absl", "annotated_doc", "asyncssh", "cv2", "google", "google_crc32c", "grain", "grpc", "jax",
@@ -166,7 +168,6 @@ def test_a_command_executes_nothing_in_the_folder(trap, photos, tmp_path, words)
     assert (trap.caught, "bug" in done.stderr + done.stdout) == ([], False)
 
 
-@pytest.mark.slow
 @pytest.mark.tf
 @pytest.mark.parametrize("words", HEAVY.values(), ids=HEAVY)
 def test_a_heavy_command_executes_nothing_in_the_folder(trap, photos, tmp_path, words) -> None:

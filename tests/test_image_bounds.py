@@ -211,6 +211,7 @@ def test_without_the_limit_they_take_more_and_never_more_than_announced(bombs: P
     assert small <= {"bmp-run-lengths", "tiff-huge-tile"}, found
 
 
+@pytest.mark.slow
 def test_what_a_header_hides_is_stopped_by_the_kernel() -> None:
     with limited_memory(0), pytest.raises(MemoryError):
         bytearray(1 << 30)

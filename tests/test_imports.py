@@ -121,6 +121,7 @@ def forbidden(part: str, source: str, *, adapter: bool) -> list[str]:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_a_module_imports_only_what_lies_below_it() -> None:
     found = {}
     for path in MODULES:
@@ -197,6 +198,7 @@ def circle_in(sources: Mapping[str, str]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle_in({name_of(path): path.read_text(encoding="utf-8") for path in MODULES}) == []
 

@@ -23,6 +23,8 @@ from tpuctl.providers.kaggle.login import Endpoint, find_endpoint, find_login
 from tpuctl.providers.pack import refuse_secrets
 from tpuctl.reporters.training import render_launch
 
+pytestmark = pytest.mark.slow
+
 LAUNCH = ("launch", "train.py", "--on", "kaggle")
 SCRIPT = """\
 import os, sys
@@ -70,7 +72,6 @@ def test_the_exit_code_is_the_jobs_and_its_output_comes_home(
     assert kernel["machineShape"] == "TpuV5E8"
 
 
-@pytest.mark.slow
 def test_the_source_of_a_kernel_holds_no_secret_and_its_time_is_limited(
     kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +181,6 @@ def test_a_session_without_a_tpu_ends_at_once(kaggle: Kaggles, tpuctl: Tpuctl) -
     assert "steps" not in result.stderr
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_from_the_last_one_or_from_a_folder(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
     kaggle()
     first = tpuctl(*LAUNCH, "--json").data
@@ -194,7 +194,6 @@ def test_a_run_goes_on_from_the_last_one_or_from_a_folder(kaggle: Kaggles, tpuct
     assert "3 steps" in named.stdout
 
 
-@pytest.mark.slow
 def test_a_large_project_goes_as_a_private_data_set_for_as_long_as_its_run(
     kaggle: Kaggles, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:
@@ -212,7 +211,6 @@ def test_a_large_project_goes_as_a_private_data_set_for_as_long_as_its_run(
     assert all(run.data_set is None for run in RunStore().runs(world.client.endpoint.shown))
 
 
-@pytest.mark.slow
 def test_a_data_set_that_is_left_goes_with_gc_and_a_part_of_the_output_with_cp(
     kaggle: Kaggles, tpuctl: Tpuctl
 ) -> None:
@@ -238,7 +236,6 @@ def test_a_data_set_that_is_left_goes_with_gc_and_a_part_of_the_output_with_cp(
     assert world.client.data_status(run.data_set) is None
 
 
-@pytest.mark.slow
 def test_a_data_set_that_is_not_mounted_ends_the_session_at_once(
     kaggle: Kaggles, tpuctl: Tpuctl
 ) -> None:
@@ -251,7 +248,6 @@ def test_a_data_set_that_is_not_mounted_ends_the_session_at_once(
     assert (again.exit_code, "2 steps" in again.stdout) == (0, True)
 
 
-@pytest.mark.slow
 def test_internet_that_is_off_and_a_false_success_are_told(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
     kaggle(
         {
@@ -268,7 +264,6 @@ def test_internet_that_is_off_and_a_false_success_are_told(kaggle: Kaggles, tpuc
     assert (result.exit_code, result.data["state"]) == (5, "COMPLETE")
 
 
-@pytest.mark.slow
 def test_a_run_at_its_time_limit_brings_its_output_home(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
     kaggle()
     Path("train.py").write_text("import time\nopen('ckpt', 'w').write('x')\ntime.sleep(300)\n")
@@ -279,7 +274,6 @@ def test_a_run_at_its_time_limit_brings_its_output_home(kaggle: Kaggles, tpuctl:
     assert (Path(result.data["out"]) / "ckpt").read_text() == "x"
 
 
-@pytest.mark.slow
 def test_a_detached_run_is_listed_followed_and_deleted(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
     world = kaggle()
     seen = Path("seen").absolute()
@@ -341,7 +335,6 @@ for epoch in range(10):
 """
 
 
-@pytest.mark.slow
 def test_the_profile_of_a_run_comes_home(kaggle: Kaggles, tpuctl: Tpuctl) -> None:
     pytest.importorskip("grain")
     world = kaggle()
@@ -522,7 +515,6 @@ def test_auto_without_free_hours_and_without_a_budget_is_told(
     assert tpuctl("launch", "train.py", "--max-usd", "5").exit_code == 2
 
 
-@pytest.mark.slow
 def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
     kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

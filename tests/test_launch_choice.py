@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_templates import TEMPLATES
 from tpuctl.errors import MissingExtraError, NotFoundError, UsageError
 from tpuctl.training import snippets
-from tpuctl.training.catalog import Flag, Template, describe_script, find_template, list_templates
+from tpuctl.training.catalog import Flag, Template, describe_script, find_template
 from tpuctl.training.choose import Choice
 from tpuctl.training.plan import ON_ALL_HOSTS, pick_choice
 
@@ -92,7 +93,7 @@ def test_tensorflow_for_tpus_is_not_put_beside_jax() -> None:
     assert caught.value.hint == "pip install -U 'tensorflow-tpu'"
 
 
-@pytest.mark.parametrize("template", list_templates().templates, ids=lambda template: template.name)
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
 def test_no_template_is_given_a_strategy_that_it_does_not_know(template: Template) -> None:
     known = next(flag.choices for flag in template.flags if flag.name == "--strategy")
     for framework in template.frameworks:

@@ -13,6 +13,8 @@ from tpuctl.linting.documents import read_notebook, read_script
 from tpuctl.linting.lint import Selection, check
 from tpuctl.linting.targets import target
 
+pytestmark = pytest.mark.slow
+
 TF = "import tensorflow as tf\ns = tf.distribute.TPUStrategy(r)\n"
 XLA = "import torch_xla\nimport torch\n"
 ADDRESS = "import os\nimport tensorflow as tf\nt = os.environ['COLAB_TPU_ADDR']\n"

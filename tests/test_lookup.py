@@ -105,6 +105,7 @@ def in_two_queues(here: CloudWorld) -> None:
     queue(here, "t1", zone=FAR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOKING)
 @pytest.mark.parametrize("make", [in_two_zones, in_a_queue_elsewhere, in_two_queues])
 def test_no_command_chooses_among_namesakes(

@@ -10,9 +10,23 @@ from typing import Any
 import pytest
 
 import tpuctl
+from tests.sharing import HEAVY
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 SEEDS = {"colab": "ABD", "kaggle": "C", "workstation": "E"}
+# The programs that a notebook trains with start with TensorFlow's import done.
+WARM = """
+def warm():
+    import pytest
+    from tests.sharing import HEAVY
+    from tests.training_runs import warm_launch
+
+    HEAVY.update({})
+    warm_launch(pytest.MonkeyPatch(), "tensorflow")
+
+warm()
+del warm
+"""
 MODULES = ("matplotlib", "PIL", "keras", "jax", "grpc")
 # What a user must see: texts in the outputs, and the commands that show a card.
 SHOWN = {
@@ -69,6 +83,8 @@ def test_a_notebook_runs_whole(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     for variable in ("HOME", "KERAS_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"):
         monkeypatch.setenv(variable, str(tmp_path / "home"))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    start = nbformat.v4.new_code_cell(WARM.replace("{}", repr(HEAVY)))
+    notebook.cells.insert(0, start)
     options = {"resources": {"metadata": {"path": str(tmp_path)}}, "kernel_name": "python3"}
     nbclient.NotebookClient(notebook, timeout=600, **options).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]

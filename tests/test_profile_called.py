@@ -187,6 +187,7 @@ print(json.dumps([spent["holds"] / sum(spent.values()), seen.get("holds", 0) / s
 """
 
 
+@pytest.mark.slow
 def test_a_function_that_releases_the_interpreter_lock_is_not_seen_too_often(
     tmp_path: Path,
 ) -> None:

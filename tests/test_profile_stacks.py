@@ -13,6 +13,8 @@ import pytest
 from tpuctl.profiling.frameworks.iterables import LINE, remember_lines
 from tpuctl.profiling.frameworks.stacks import StackSampler, producer_of
 
+pytestmark = pytest.mark.slow
+
 # A process of its own: the timer of a test's time limit has the signal here.
 PROGRAM = """
 import json, sys

@@ -174,6 +174,7 @@ def test_a_wrong_limit_fails_before_anything_is_measured(tmp_path: Path, tpuctl:
     assert "nonsense" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_profile_is_drawn_as_a_picture(read, tmp_path: Path, tpuctl: Any, scene: str) -> None:
     image = pytest.importorskip("PIL.Image")

@@ -492,6 +492,7 @@ def run_command(command: str, arguments: Sequence[object]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "sample", "by_kind"), TWINS.values())
 def test_a_command_and_its_function_give_the_same(
     at: Bench, tpuctl: Tpuctl, command: str, sample: Sample, by_kind: bool

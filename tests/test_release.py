@@ -67,6 +67,7 @@ def check_contents(folder: Path) -> None:
     assert f"{release}/docs/tutorial.md" in {each.name for each in members}
 
 
+@pytest.mark.slow
 def test_the_version_is_written_in_one_place() -> None:
     text = f'"{tpuctl.__version__}"'
     files = [

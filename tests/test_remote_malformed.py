@@ -65,6 +65,7 @@ def download(own: Slice) -> Any:
     return copy(own.hosts, own.access, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "frames"),
     [

@@ -255,6 +255,7 @@ def test_a_page_is_printed_with_its_drawing(browser: Page, pages: dict[str, Path
     assert browser.evaluate("document.querySelector('svg').getAttribute('viewBox')").count(" ") == 3
 
 
+@pytest.mark.slow
 def test_the_demo_gives_no_heading_to_no_advice() -> None:
     day: DemoResult = hostile.made(DemoResult)
     after = profile(measurement(*starving()))

@@ -298,6 +298,7 @@ def test_nothing_opens_a_device_or_the_lock_file_or_imports_a_framework(tmp_path
     assert spied(tmp_path) == "[]"
 
 
+@pytest.mark.slow
 def test_the_spy_would_notice(tmp_path: Path) -> None:
     write(tmp_path, "/tmp/libtpu_lockfile")
     before = f"open({str(tmp_path / 'tmp/libtpu_lockfile')!r}).close(); import numpy"

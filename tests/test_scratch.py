@@ -108,6 +108,7 @@ while place.parent.exists():
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_folder_that_others_write_into_meanwhile(tmp_path: Path) -> None:
     for number in range(20):
         folder = tmp_path / str(number)

@@ -105,6 +105,7 @@ def test_all_sizes_exist() -> None:
     assert {"v5litepod-8", "v4-32", "v6e-256"} <= set(all_sizes())
 
 
+@pytest.mark.slow
 def test_completion_offers_types_zones_and_templates() -> None:
     assert "v5litepod-16" in offered("types", "[TYPE]", "v5")
     assert offered("quota", "[TYPE]", "v6e-25") == ["v6e-256"]

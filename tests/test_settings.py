@@ -205,6 +205,7 @@ def test_the_user_file_is_checked_too_but_may_be_a_link(tmp_path: Path) -> None:
         path.chmod(0o700)
 
 
+@pytest.mark.slow
 def test_a_file_exchanged_between_check_and_use_is_not_used(tmp_path: Path) -> None:
     """Another process swaps a good file and a link to a planted one, as fast as it can."""
     file, planted = tmp_path / "tpuctl.toml", tmp_path / "planted"

@@ -212,6 +212,7 @@ def writes(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_other_file_is_written_by_what_follows_no_link() -> None:
     package = Path(tpuctl.__file__).parent
     found = {

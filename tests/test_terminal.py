@@ -252,6 +252,7 @@ def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run([*TPUCTL, *words], capture_output=True, env=env, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1", "C"])
 def test_any_encoding_of_stdout_gets_valid_json_and_readable_text(encoding: str) -> None:
     name = os.fsdecode("gs-é-".encode() + b"\xff\x9b")
@@ -268,6 +269,7 @@ def test_any_encoding_of_stdout_gets_valid_json_and_readable_text(encoding: str)
     assert not set(b"\xff\x9b") & set(text.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["config", "types --json", "show"])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_exit_code(words: str, closed: str) -> None:
@@ -278,6 +280,7 @@ def test_closed_streams_change_no_exit_code(words: str, closed: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["types", "show --json"])
 @pytest.mark.parametrize("pipe", ["| true", "2>&1 | true", "2>&1 >/dev/null | true"])
 def test_a_reader_that_has_gone_is_quiet(words: str, pipe: str) -> None:

@@ -212,6 +212,7 @@ def test_a_whole_trace_is_not_called_damaged(tmp_path: Path) -> None:
     assert profile.notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(150))
 def test_a_trace_with_flipped_bytes_gives_an_answer_or_one_error(tmp_path: Path, seed: int) -> None:
     rng, data = random.Random(seed), bytearray(TRAINING)

@@ -51,6 +51,7 @@ def look_once(
     )
 
 
+@pytest.mark.slow
 def test_the_guard_waits_while_there_is_time_and_deletes_when_it_is_over(
     world: Worlds, tmp_path: Path
 ) -> None:

@@ -242,6 +242,7 @@ def all_types_and_gpus(text: str) -> TypeTable | None:
     return replace(all_types(), gpus=gpus, gpus_as_of=data["as_of"])
 
 
+@cache
 def types_by_zone() -> dict[str, tuple[str, ...]]:
     """List the known types of each zone: whole hosts and powers of two."""
     found: dict[str, list[str]] = {}

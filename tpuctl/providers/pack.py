@@ -7,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,9 @@ def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed
     """Pack what `hosted_job` is to do, tpuctl for it, and files and folders with their places."""
     job = json.dumps(work)
     held, left_out, files = io.BytesIO(), [], 0
-    with (
-        # A quarter smaller than gzip: an archive of less than 1 MB travels in the run's source.
-        bz2.BZ2File(held, "wb") as stream,
-        tarfile.open(fileobj=stream, mode="w") as tar,
-    ):
+    held.write(_own_part())
+    with bz2.BZ2File(held, "ab") as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         _add(tar, f"{PLACE}/job.json", job.encode())
-        for path, place in _own_files():
-            _add(tar, place, path.read_bytes())
         for source, place in sources:
             tree = read_tree(source)
             left_out += [each.path for each in tree.left_out if each.is_secret]
@@ -100,6 +96,17 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
         if redact(word) != word:
             text = f"This looks like a secret, and would be sent in {place}: {redact(word)}"
             raise UsageError(text, hint=hint)
+
+
+@cache
+def _own_part() -> bytes:
+    """Return the beginning of every archive: tpuctl's own files, without an end."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as tar:
+        for path, place in _own_files():
+            _add(tar, place, path.read_bytes())
+        # A quarter smaller than gzip: an archive of less than 1 MB travels in the run's source.
+        return bz2.compress(held.getvalue())
 
 
 def _own_files() -> Iterator[tuple[Path, str]]:
