@@ -228,8 +228,9 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
             raise KeyboardInterrupt
 
     warm_launch(monkeypatch, "jax")
-    given = {"batch_sizes": "32,64", "epochs": 2, "examples": 128, "framework": "jax"}
-    result = library.bench(on_progress=stop_after_one, **given)
+    result = library.bench(
+        batch_sizes="32,64", epochs=2, examples=128, framework="jax", on_progress=stop_after_one
+    )
     assert [row.batch_size for row in result.rows] == [32]
     assert (result.status, result.exit_code) == ("partial", 130)
     assert "1 of 2 trainings" in str(result.failures[0])

@@ -7,6 +7,7 @@ import textwrap
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def cost(name: str, milliseconds: float, *, ready: float = 1.0, threads: int = 2
     )
 
 
-def divided(*costs: StageCost, only_calls: bool = True, **signals: float) -> Profile:
+def divided(*costs: StageCost, only_calls: bool = True, **signals: Any) -> Profile:
     """The profile of a pipeline whose `augment` calls Python."""
     free = replace(phase(active_ms=PYTHON, **signals), costs=costs)
     measured = measurement(free, python="augment", active_ms=PYTHON)
