@@ -1,15 +1,20 @@
 """Whom the samples of a stack are credited to."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from tpuctl.profiling.frameworks.iterables import LINE, remember_lines
 from tpuctl.profiling.frameworks.stacks import StackSampler, producer_of
 
@@ -164,6 +169,8 @@ def test_decoding_is_a_stage_and_names_the_call_that_needs_the_pixels(tmp_path: 
 
 RANDOM = """
 import sys
+import textwrap
+import threading
 import numpy as np
 from tpuctl.profiling.frameworks.iterables import sampled_costs
 from tpuctl.profiling.frameworks.stacks import StackSampler
@@ -269,6 +276,8 @@ def test_garbage_that_lets_threads_end_does_not_stop_the_program(tmp_path: Path)
 KERAS = "/x/site-packages/keras/src/trainers/data_adapters/py_dataset_adapter.py"
 PHOTOS = """
 import sys
+import textwrap
+import threading
 class Generator:
     def transform(self):
         return sys._getframe()
@@ -314,3 +323,67 @@ def test_a_librarys_object_knows_the_line_of_the_user_that_made_it() -> None:
     made = code["from_folder"]()
     line = test_a_librarys_object_knows_the_line_of_the_user_that_made_it.__code__.co_firstlineno
     assert getattr(made, LINE) == ("from_folder", f"{__file__}:{line + 6}")
+
+
+def test_no_collection_runs_while_the_frames_of_other_threads_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before this, another thread could leave a frame meanwhile, and any object came instead."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def deep(levels: int) -> None:
+        if levels:
+            deep(levels - 1)
+        else:
+            begun.set()
+            while not ended.is_set():
+                pass
+
+    collected_in: set[str] = set()
+
+    def note(_phase: str, _about: dict[str, int]) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            collected_in.add(frame.f_code.co_name)
+            frame = frame.f_back
+
+    sampler = StackSampler(str(tmp_path))
+    monkeypatch.setattr(sampler, "_is_running", True)
+
+    def sampled() -> bool:
+        sampler._in_cpu(0, sys._getframe())
+        return "deep" in {name for name, _ in sampler.samples}
+
+    thread = threading.Thread(target=deep, args=(50,))
+    thread.start()
+    threshold = gc.get_threshold()
+    try:
+        begun.wait()
+        gc.callbacks.append(note)
+        gc.set_threshold(1)
+        wait_until(sampled)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(note)
+        ended.set()
+        thread.join()
+    assert "stage_of" not in collected_in
+
+
+def test_an_error_in_a_handler_does_not_reach_the_program() -> None:
+    program = """
+        import time
+        from tpuctl.profiling.frameworks.timers import start_timers
+        calls = []
+        def fail(number, frame):
+            calls.append(number)
+            raise AttributeError("ours")
+        (timer,) = start_timers((time.CLOCK_MONOTONIC, 0.001, fail))
+        timer.resume()
+        while len(calls) < 3:
+            pass
+        print("unharmed")
+    """
+    words = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unharmed\n", "")

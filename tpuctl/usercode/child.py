@@ -37,7 +37,7 @@ from tpuctl.errors import (
 from tpuctl.start_python import child_environment, python_command, signal_name
 from tpuctl.units import format_bytes
 from tpuctl.usercode.error_summary import last_line, ran_out_of_memory
-from tpuctl.usercode.frames import current_frames
+from tpuctl.usercode.frames import current_frames, no_collection
 
 
 class Channel:
@@ -99,16 +99,20 @@ def _take_over_stdin() -> int:
     return requests
 
 
+_NOT_THE_USERS = ("site-packages", "tpuctl", "/lib/python", "<")
+
+
 def running_user_line() -> str | None:
     """Return the line of user code that another thread is executing, as `file:line`."""
     own = threading.get_ident()
-    for ident, frame in current_frames():
-        walker: FrameType | None = frame
-        while walker is not None and ident != own:
-            name = walker.f_code.co_filename
-            if not any(part in name for part in ("site-packages", "tpuctl", "/lib/python", "<")):
-                return f"{name}:{walker.f_lineno}"
-            walker = walker.f_back
+    with no_collection():
+        for ident, frame in current_frames():
+            walker: FrameType | None = frame
+            while walker is not None and ident != own:
+                name = walker.f_code.co_filename
+                if not any(part in name for part in _NOT_THE_USERS):
+                    return f"{name}:{walker.f_lineno}"
+                walker = walker.f_back
     return None
 
 

@@ -13,6 +13,7 @@ _WRAPPING = re.compile(
     r"|\[Op:\w+\]( name:.*)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+"
 )
+_TRACEBACK = re.compile(r"\s*(?:in user code:|Caught \w+ in (?:DataLoader|pin memory|replica) )")
 _KERAS = "Exception encountered when calling "
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 # https://abseil.io/docs/cpp/guides/logging#prefix and the older form with a date; F is fatal.
@@ -58,7 +59,7 @@ def describe(error: BaseException) -> str:
         if not file.startswith("<") and not any(part in file for part in _NOT_THE_USERS)
     ]
     place = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
-    message = _message(text)
+    message = _message(text).removeprefix(f"{name}: ")
     return f"{name}: {message[:LONGEST]}{place}" if message else f"{name}{place}"
 
 
@@ -79,5 +80,5 @@ def _message(text: str) -> str:
     lines = [_WRAPPING.sub("", line).strip(" \t:") for line in text.splitlines()]
     # Keras writes first where it was, then what happened.
     words = [line for line in lines if line and not line.startswith(_KERAS)] or [""]
-    # AutoGraph puts a traceback into the message; the error itself comes last.
-    return words[-1] if text.lstrip().startswith("in user code:") else words[0]
+    # AutoGraph and PyTorch put a traceback into the message; the error itself comes last.
+    return words[-1] if _TRACEBACK.match(text) else words[0]

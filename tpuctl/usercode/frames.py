@@ -11,7 +11,7 @@ from types import FrameType
 
 def current_frames() -> list[tuple[int, FrameType]]:
     """Every thread with its frame."""
-    with _no_collection():
+    with no_collection():
         return list(sys._current_frames().items())
 
 
@@ -23,7 +23,7 @@ def native_ids() -> dict[int, int]:
     """
     if sys.platform != "linux":
         return {}
-    with _no_collection():
+    with no_collection():
         once = itertools.islice(iter(sys._current_frames, None), 1)
         threads, again = itertools.tee(itertools.chain.from_iterable(once))
         clocks = dict(zip(threads, map(time.pthread_getcpuclockid, again), strict=True))
@@ -32,11 +32,13 @@ def native_ids() -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let no garbage collection run while Python reads the frames of all threads.
+def no_collection() -> Iterator[None]:
+    """Let no garbage collection run while Python reads the frames of other threads.
 
     Before 3.11.9, Python holds a lock meanwhile that a thread needs to end (gh-106883): a finalizer
-    that lets another thread run, as closing a socket does, would deadlock both.
+    that lets another thread run, as closing a socket does, would deadlock both. And `f_back` makes
+    an object for a caller's frame: while a finalizer runs, that thread may leave the frame, and
+    what comes back then is any object (seen on 3.11.7, with threads that end quickly).
     """
     collects = gc.isenabled()
     gc.disable()

@@ -30,7 +30,7 @@ from tpuctl.profiling.frameworks.timers import (
     give_up_if_blocked,
     start_timers,
 )
-from tpuctl.usercode.frames import current_frames
+from tpuctl.usercode.frames import current_frames, no_collection
 
 # A handler takes up to 20 us on a stack of 20 frames: together 0.3 % of one vCPU (2026-11).
 EVERY_S, CPU_EVERY_S = 0.02, 0.01
@@ -157,8 +157,10 @@ class StackSampler:
         if not self._is_running:
             return
         now_s = time.perf_counter()
-        running = self._in_helpers() if is_waiting(frame) else []
-        for found in running or filter(None, [self._sample(frame)]):
+        with no_collection():
+            running = self._in_helpers() if is_waiting(frame) else []
+            seen = running or [found for found in [self._sample(frame)] if found]
+        for found in seen:
             found.wall_s += now_s - self._wall_s
             found.threads = max(found.threads, sum(each is found for each in running))
         self._wall_s = now_s
@@ -170,8 +172,10 @@ class StackSampler:
         """Credit the CPU time since the last CPU signal."""
         if not self._is_running:
             return
-        now_s, others_s = time.process_time(), self._in_other_threads()
-        if found := self._sample(frame):
+        with no_collection():
+            now_s, others_s = time.process_time(), self._in_other_threads()
+            found = self._sample(frame)
+        if found:
             found.cpu_s += max(0.0, now_s - self._cpu_s - others_s)
         self._cpu_s = now_s
 

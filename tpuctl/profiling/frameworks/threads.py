@@ -28,7 +28,7 @@ from tpuctl.profiling.measure.loop import prompt_switches
 from tpuctl.profiling.measure.probe import Sampler
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.windows import StageCost
-from tpuctl.usercode.frames import current_frames, native_ids
+from tpuctl.usercode.frames import current_frames, native_ids, no_collection
 
 # A sample takes some 50 us: together 1 % of one vCPU (2026-11).
 PAUSE_S, EVERY_S, BURST = 0.04, 0.001, 10
@@ -87,7 +87,8 @@ class ThreadSampler:
         with prompt_switches(SWITCH_S):
             for _ in range(BURST):
                 time.sleep(EVERY_S)
-                before = self._sample(seen, before)
+                with no_collection():
+                    before = self._sample(seen, before)
         now_s = time.perf_counter()
         scale = (now_s - self._last_s) / (now_s - start_s)
         self._last_s = now_s

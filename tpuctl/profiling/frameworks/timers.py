@@ -63,7 +63,7 @@ class ThreadTimer:
         self._id = ctypes.c_void_p()
         if self._c.timer_create(clock, ctypes.byref(event), ctypes.byref(self._id)):
             raise OSError(ctypes.get_errno(), "timer_create failed")
-        _set_handler(self.number, handler)
+        _set_handler(self.number, _without_errors(handler))
         # Restart interrupted system calls instead of failing with EINTR.
         signal.siginterrupt(self.number, False)
         _installed.append(self)
@@ -94,6 +94,16 @@ class ThreadTimer:
         _set_handler(self.number, int(signal.SIG_DFL))
         if not _installed:
             _watch_signal_module(ModuleType)
+
+
+def _without_errors(handler: Handler) -> Handler:
+    """Keep an error of ours from being raised in the program's code that the signal interrupted."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(Exception):
+            handler(number, frame)
+
+    return handle
 
 
 class _Noticing(ModuleType):
