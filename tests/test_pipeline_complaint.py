@@ -55,6 +55,11 @@ def test_a_fatal_line_is_the_last_words() -> None:
             "assertion failed: [x is too large]",
         ),
         ("[1, 2] is not in [[3]]", "[1, 2] is not in [[3]]"),
+        (
+            "Caught RuntimeError in DataLoader worker process 0.\\nOriginal Traceback (most recent"
+            ' call last):\\n  File "<string>", line 3, in f\\nRuntimeError: the disk is gone\\n',
+            "the disk is gone",
+        ),
     ],
 )
 def test_the_users_own_words_are_kept(text: str, said: str) -> None:
