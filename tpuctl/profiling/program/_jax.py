@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
@@ -41,7 +42,7 @@ def hook_jax(watch: Watch, module: ModuleType) -> None:
     """Count calls from now on, unless the program has such a hook of its own (jax_debug_nans)."""
     jax: Any = module
     functions: dict[CodeType, _Function | None] = {}
-    library = os.path.dirname(os.path.dirname(jax.__file__))
+    library = os.path.join(os.path.dirname(os.path.dirname(jax.__file__)), "")
     main = threading.main_thread().ident
 
     def called(function: Any, arguments: Any, named: Any, result: Any) -> None:
@@ -61,13 +62,18 @@ def hook_jax(watch: Watch, module: ModuleType) -> None:
         own = [each for each in functions.values() if each and each.count > WARM_STEPS + 1]
         return max(own, key=lambda each: each.result_bytes).steps() if own else None
 
-    hooks = getattr(jax, "_post_hook_state", None)
-    before_2026: Any = jax.jax_jit.global_state() if hooks is None else None
-    if hooks is not None and hooks.value is None:
-        hooks.set_global(called)
-    elif before_2026 is not None and before_2026.post_hook is None:
-        before_2026.post_hook = called
+    # Another release may have it elsewhere: then nothing is counted.
+    with contextlib.suppress(AttributeError):
+        _install(jax, called)
     watch.other_steps = steps
+
+
+def _install(jax: Any, called: Callable[..., None]) -> None:
+    if hasattr(jax, "_post_hook_state"):
+        if jax._post_hook_state.value is None:
+            jax._post_hook_state.set_global(called)
+    elif (older := jax.jax_jit.global_state()).post_hook is None:
+        older.post_hook = called
 
 
 def _described(jax: Any, code: CodeType, arguments: Any, result: Any) -> _Function:
