@@ -32,7 +32,7 @@ demo: $(READY)  ## Run everything end to end: doctor, profile, presize, profile,
 
 test: test-quick test-heavy  ## Everything that CI runs.
 
-test-quick: $(READY)  ## Without TensorFlow, network, third-party clients and whole programs; under a minute.
+test-quick: $(READY)  ## Without TensorFlow, network, third-party clients and whole programs; under two minutes.
 	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
 
 # Ends a worker that not even the thread of pytest-timeout can end, with every stack.
