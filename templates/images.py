@@ -408,7 +408,7 @@ def main() -> None:
     steps = Steps(args, model, settings)
     first_step, task = steps.step, "rotation" if data.names == list(ROTATIONS) else "classes"
     print(f"{len(data)} images of {data.shape}; {task}: {', '.join(data.names)}")
-    print(f"{replicas} devices, {share} examples of each batch for one: {', '.join(devices)}")
+    print(f"{share} examples of each batch per device: {', '.join(devices)}")
     print(f"{args.steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {settings}")
     options = {"callbacks": [steps, keras.callbacks.CSVLogger(out / "log.csv", append=True)]}
     options |= {"validation_data": data.validation(batch, replicas), "verbose": 2}

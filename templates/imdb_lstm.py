@@ -229,7 +229,7 @@ def main() -> None:
     for old in ("checkpoint.npz", "log.csv") if args.overwrite else ():
         (out / old).unlink(missing_ok=True)
     first_step = (steps := Steps(args, model, about)).step
-    print(f"{len(devices)} devices, {share} examples of each batch for one: {', '.join(devices)}")
+    print(f"{share} examples of each batch per device: {', '.join(devices)}")
     print(f"{total_steps} steps, {steps_per_epoch} in an epoch, {first_step} done; {about}")
     tested = len(x_test) // len(devices) * len(devices)
     print(f"tested on {tested} of {len(x_test)} examples: as many on each device")

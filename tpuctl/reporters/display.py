@@ -173,6 +173,7 @@ _CODE = (
     "font-family:ui-monospace,monospace;font-size:12px;background:rgba(128,128,128,.12);"
     "border-radius:4px;padding:6px 8px;margin:4px 0;white-space:pre-wrap;color:inherit"
 )
+_LONGEST_WORD = 20
 _BOLD = "font-weight:600;white-space:pre-line"
 # Mixed with the notebook's ink, to be read on light and on dark.
 _COLOURS = {"red": "#d9534a", "yellow": "#b8791a", "green": "#2a9655", "cyan": "#2f86c9"}
@@ -256,6 +257,9 @@ def _row(kind: str, cells: Iterable[Any], table: Any) -> str:
     shown = []
     for cell, column in zip(cells, table.columns, strict=True):
         style = f"text-align:{column.justify};padding:1px 12px 1px 0;vertical-align:top"
+        # Only what is longer than a column, such as a path, is broken inside a word.
+        if max(map(len, str(cell).split()), default=0) <= _LONGEST_WORD:
+            style += ";overflow-wrap:normal"
         shown.append(f'<{kind} style="{style}">{_css(_line(cell), str(column.style))}</{kind}>')
     return f"<tr>{''.join(shown)}</tr>"
 

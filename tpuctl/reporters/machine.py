@@ -58,6 +58,8 @@ def _summary(diagnosis: Diagnosis) -> Table:
     )
     table = layout.facts(())
     for name, value, because in rows:
+        if not value:
+            continue
         table.add_row(name, layout.text(value))
         if because:
             table.add_row("", layout.text("; ".join(because), "dim"))
@@ -106,7 +108,7 @@ def _place(diagnosis: Diagnosis) -> str:
 def _state_line(diagnosis: Diagnosis) -> str:
     """Say which processes hold the accelerator."""
     if diagnosis.free is None:
-        return "-"
+        return ""
     unseen = diagnosis.uninspected_processes
     note = f" ({unseen} processes could not be inspected)" if unseen else ""
     if diagnosis.free:
