@@ -76,7 +76,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": {"data"}
     | SERVICES
     - {"demo", "hardware", "cloud", "emulator", "compile", "supervise", "linting", "providers"},
-    "api": SERVICES | {"reporters"},
+    "api": SERVICES | {"reporters", "usercode"},
     "data": {"api", "datasets"},
     "reporters": SERVICES,
     "cli": SERVICES | {"api", "data", "reporters"},

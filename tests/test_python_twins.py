@@ -8,10 +8,13 @@ import json
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,12 @@ import tpuctl as library
 from tests import contract
 from tests.cloud_world import Worlds
 from tests.conftest import Tpuctl
-from tpuctl.api.workers import as_words
+from tpuctl.api.workers import as_pairs, as_words
 from tpuctl.cli import app as program
 from tpuctl.cli.contents import CONTENTS
 from tpuctl.errors import UsageError
 from tpuctl.reporters import envelope
+from tpuctl.usercode.function import target_of
 
 ZONE = "us-central1-a"
 CHIPS = {"types": ["v5litepod-8"], "capacity_chips": 32, "quota_chips": 64}
@@ -543,3 +547,51 @@ def test_python_refuses_what_the_command_line_cannot_express() -> None:
 def test_a_command_in_one_string_is_split_as_a_shell_splits_it() -> None:
     assert as_words("python train.py --name 'a b'") == ["python", "train.py", "--name", "a b"]
     assert as_words(("echo", "a b")) == ["echo", "a b"]
+
+
+def test_settings_and_variables_may_be_a_dictionary() -> None:
+    assert as_pairs({"steps": 20, "augment": True}) == ["steps=20", "augment=True"]
+    assert as_pairs("steps=20") == as_pairs(["steps=20"]) == ["steps=20"]
+
+
+def test_a_training_takes_its_settings_from_a_dictionary() -> None:
+    plan: Any = library.launch("mnist-cnn", settings={"steps": 20, "overwrite": True}, dry_run=True)
+    assert " --steps 20 --overwrite " in " ".join(plan.argv)
+
+
+def test_an_exception_is_explained_as_its_traceback_is() -> None:
+    try:
+        raise RuntimeError("The TPU is already in use by process with pid 7")
+    except RuntimeError as error:
+        found = library.explain(error)
+        assert found.matches == library.explain(traceback.format_exc()).matches
+        assert found.matches
+
+
+@pytest.mark.parametrize("size", [48, "48", (48, 48)])
+def test_the_options_of_presize_are_given_by_name(photos: Path, tmp_path: Path, size: Any) -> None:
+    made = library.data.presize(photos, tmp_path / "out", size=size, encode="png", workers=1)
+    assert made.written
+    chosen = library.data.show(tmp_path / "out").options
+    assert (chosen["size"], chosen["encode"]) == ([48, 48], "png")
+    with pytest.raises(TypeError, match="sizee"):
+        library.data.presize(photos, tmp_path / "out", sizee=48)
+
+
+def test_a_function_of_a_module_is_measured_and_others_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_pipeline.py").write_text("def make():\n    return iter(range(9))\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    make = import_module("own_pipeline").make
+    assert target_of(make) == f"{tmp_path / 'own_pipeline.py'}:make"
+    kept = library.data.cache(make, tmp_path / "kept", elements=4)
+    assert isinstance(kept, library.data.CacheResult)
+    assert kept.elements == 4
+    with pytest.raises(UsageError, match="process of its own"):
+        library.profile.run(lambda: make())
+    endless: Any = count()
+    with pytest.raises(UsageError, match="A count cannot be sent"):
+        library.profile.run(endless)
+    with pytest.raises(UsageError, match="A count cannot be sent"):
+        library.fit(endless, "v5e-8")

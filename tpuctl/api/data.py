@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, silent
+from tpuctl.usercode.function import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,19 +33,27 @@ def presize(
     dst: str | Path,
     options: PresizeOptions | None = None,
     *,
+    size: int | str | tuple[int, int] | None = None,
     hosts: str = "auto",
     on_progress: OnProgress = silent,
+    **changes: Any,
 ) -> PresizeResult:
     """Decode and shrink the images in `src` once, into shards in `dst`.
 
     Both are a folder or gs://BUCKET/FOLDER. The same call again resumes what was interrupted.
-    `hosts` is i/n to do every n-th shard, or "auto": on a worker of a TPU slice, its share of a
-    data set in a bucket. Raises TpuctlErrors.
+    `size` is 224, (height, width), or text as on the command line; `changes` are fields of
+    PresizeOptions, such as `mode` or `overwrite`. `hosts` is i/n to do every n-th shard, or
+    "auto": on a worker of a TPU slice, its share of a data set in a bucket. Raises TpuctlErrors.
     """
-    from tpuctl.datasets.models import PresizeOptions
+    from tpuctl.datasets.models import PresizeOptions, parse_sizes
     from tpuctl.datasets.presize import presize
 
-    chosen = options or PresizeOptions()
+    if isinstance(size, tuple):
+        changes["size"] = size
+    elif size is not None:
+        sizes = parse_sizes(str(size))
+        changes |= {"size": sizes[0], "sizes": sizes if len(sizes) > 1 else ()}
+    chosen = replace(options or PresizeOptions(), **changes)
     zone = _zone(chosen.zone, str(src), str(dst))
     part = _part(hosts, str(dst))
     return presize(src, dst, replace(chosen, zone=zone), part=part, on_progress=on_progress)
@@ -87,25 +96,29 @@ def _part(hosts: str, dst: str) -> Part | None:
 
 
 def cache(
-    target: str,
+    target: str | Callable[..., Any],
     dst: str | Path | None = None,
     options: CacheOptions | None = None,
     *,
     limit_bytes: int | None = None,
     on_progress: OnProgress = silent,
+    **changes: Any,
 ) -> CacheResult | CopyResult:
     """Run an input pipeline once and keep its elements in `dst`; or copy a data set from a bucket.
 
-    A pipeline is module:function or path.py:function. A data set, gs://BUCKET/FOLDER, is copied to
-    `dst`, or to a folder that all processes share, of `limit_bytes` at most. Raises TpuctlErrors.
+    A pipeline is module:function or path.py:function, or such a function itself. A data set,
+    gs://BUCKET/FOLDER, is copied to `dst`, or to a folder that all processes share, of
+    `limit_bytes` at most. `changes` are fields of CacheOptions, such as `variants`. Raises
+    TpuctlErrors.
     """
     from tpuctl.datasets.locations import bucket_of
+    from tpuctl.datasets.models import CacheOptions
 
+    target = target_of(target)
+    given = replace(options or CacheOptions(), **changes)
     if address := bucket_of(target):
         from tpuctl.datasets.local_copies import copy_data_set
-        from tpuctl.datasets.models import CacheOptions
 
-        given = options or CacheOptions()
         unused = {
             f"--{option.name.replace('_bytes', '-size').replace('_', '-')}": True
             for option in fields(given)
@@ -124,7 +137,7 @@ def cache(
         raise UsageError("Where to? Give a folder, or gs://BUCKET/FOLDER, after the pipeline.")
     from tpuctl.datasets.cache import cache
 
-    return cache(target, dst, options, on_progress=on_progress)
+    return cache(target, dst, given, on_progress=on_progress)
 
 
 def show(dst: str | Path, *, sheet: str | Path | None = None) -> Description:

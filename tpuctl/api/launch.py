@@ -19,7 +19,7 @@ from tpuctl.api.hosted import (
     plan_job,
     reach_or_suggest,
 )
-from tpuctl.api.workers import Workers, as_workers, print_output, refuse_unused
+from tpuctl.api.workers import Workers, as_pairs, as_workers, print_output, refuse_unused
 from tpuctl.errors import NotLoggedInError, StoppedError, UsageError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import LOCAL
@@ -27,6 +27,7 @@ from tpuctl.remote.hosts import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tpuctl.api.workers import Pairs
     from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
     from tpuctl.providers.gke.manifest import GkeOptions
@@ -57,12 +58,12 @@ def launch(
     arguments: Sequence[str] = (),
     *,
     on: str | Workers = LOCAL,
-    settings: Sequence[str] = (),
+    settings: Pairs = (),
     framework: str = "auto",
     strategy: str = "auto",
     cpu_devices: int | None = None,
     code: Path | None = None,
-    env: Sequence[str] = (),
+    env: Pairs = (),
     detach: bool = False,
     job: str | None = None,
     check: bool | None = None,
@@ -83,7 +84,8 @@ def launch(
         script: Name of a template, or path of a script.
         arguments: Passed on to the script as they are.
         on: "local", a TPU's name, Workers, "kaggle", "colab", "colab:v6e-1", "gke" or "auto".
-        settings: Flags of the script, as K=V.
+        settings: Flags of the script: a dictionary, or words as K=V.
+        env: Variables for workers: a dictionary, or words as K=V, or K for its value here.
         include_secrets: Copy files of `code` that may hold keys or passwords, too.
         resume: Folder with checkpoints that the job begins with; on Kaggle also "last" or a run.
         ttl_s: Time limit of the session on Kaggle or of an attempt on GKE, or time to live of the
@@ -95,6 +97,7 @@ def launch(
         sink: Receives the output of workers.
         on_progress: Called with progress, and the reasons for the plan.
     """
+    settings, env = as_pairs(settings), as_pairs(env)
     request = LaunchRequest(**{**locals(), "script": str(script), "workers": as_workers(on)})
     place = None if request.workers.hosts else request.workers.name
     if place == AUTO:

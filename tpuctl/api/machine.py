@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -69,8 +70,8 @@ def doctor(  # type: ignore[misc]
     return diagnosis
 
 
-def explain(*text: str) -> Explanation:
-    """Find known failures in an error message, a code such as F05, or in logs; `-` is stdin.
+def explain(*text: str | BaseException) -> Explanation:
+    """Find known failures in an error or its message, a code such as F05, or logs; `-` is stdin.
 
     The names of several files are the logs of several workers. Of a notebook (`.ipynb`), the
     errors in its outputs are read. A code such as T105 is a rule of `lint`.
@@ -81,9 +82,9 @@ def explain(*text: str) -> Explanation:
     from tpuctl.diagnosis.explain import explain_logs, this_machine
     from tpuctl.diagnosis.log_text import looks_like_file, read_file
 
-    if re.fullmatch(r"\s*[Tt][0-9]{1,9}\s*", " ".join(text)):
-        return _rules(" ".join(text).strip())
-    words = tuple(word for word in text if word.strip())
+    words = tuple(word for word in map(_traced, text) if word.strip())
+    if re.fullmatch(r"\s*[Tt][0-9]{1,9}\s*", " ".join(words)):
+        return _rules(" ".join(words).strip())
     if not words:
         raise _nothing_to_explain()
     if all(word == "-" or _is_file(word) for word in words):
@@ -93,6 +94,10 @@ def explain(*text: str) -> Explanation:
         missing = next(word for word in words if word != "-" and not _is_file(word))
         raise NotFoundError(f"{missing} does not exist.", hint="Pass a log, or the error itself.")
     return explain_text(" ".join(words), here=this_machine)
+
+
+def _traced(text: str | BaseException) -> str:
+    return "".join(traceback.format_exception(text)) if isinstance(text, BaseException) else text
 
 
 def _rules(code: str) -> Explanation:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.api.workers import refuse_unused
 from tpuctl.errors import UsageError
 from tpuctl.progress import OnProgress, message, silent
+from tpuctl.usercode.function import target_of
 
 PROFILE = "profile.tpuprof"
 # The options that a program refuses: its own steps are measured.
@@ -38,7 +39,7 @@ class ProfileCommands:
 
     def run(
         self,
-        target: str | Path | Sequence[str],
+        target: str | Path | Callable[..., Any] | Sequence[str],
         *,
         steps: int | None = None,
         seconds: float | None = None,
@@ -59,9 +60,10 @@ class ProfileCommands:
     ) -> Profile:
         """Measure an input pipeline, or a training while it runs.
 
-        `target` is a folder, gs://BUCKET/FOLDER, path.py:function or module:function; or a
-        training, as the words of its command line. `on` is a place for the training, as for
-        `tpuctl.launch`, and `confirm` too. The other parameters are the options of the command.
+        `target` is a folder, gs://BUCKET/FOLDER, path.py:function or module:function, or such a
+        function itself; or a training, as the words of its command line. `on` is a place for the
+        training, as for `tpuctl.launch`, and `confirm` too. The other parameters are the options
+        of the command.
         """
         of_pipelines = {name: value for name, value in locals().items() if name in _FOR_PIPELINES}
         from tpuctl.profiling.compare import check, parse_limits
@@ -73,7 +75,7 @@ class ProfileCommands:
 
         _check_outputs(out, html)
         limits = parse_limits(fail_if)
-        words = [str(target)] if isinstance(target, (str, Path)) else list(target)
+        words = list(target) if isinstance(target, (list, tuple)) else [target_of(target)]
         if not words:
             raise UsageError("What should be profiled? Give a target, or a program after --.")
         if on and not is_program(words):

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpuctl.progress import OnProgress, silent
+from tpuctl.usercode.function import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.compile.models import Comparison as FitComparison
     from tpuctl.compile.models import Fit
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fit(
-    target: str | Path,
+    target: str | Path | Callable[..., Any],
     accelerator_type: str | Sequence[str],
     *,
     batch_size: int | None = None,
@@ -31,15 +32,14 @@ def fit(
 ) -> Fit | FitComparison:
     """Compile a program for one accelerator type, or for several to compare; no TPU is needed.
 
-    `target` is path.py:function, module:function, a .mlir or .stablehlo file, or a template.
-    `batch_size` counts the examples per step on all chips together.
+    `target` is path.py:function, module:function, such a function itself, a .mlir or .stablehlo
+    file, or a template. `batch_size` counts the examples per step on all chips together.
     """
     from tpuctl.compile.fit import fit_types
 
-    target = str(target)
     types = [accelerator_type] if isinstance(accelerator_type, str) else accelerator_type
     return fit_types(
-        target,
+        target_of(target),
         types,
         batch_size=batch_size,
         max_batch=max_batch,

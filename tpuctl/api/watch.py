@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tpuctl.api.cloud import OnWarning, warn_about
-from tpuctl.api.workers import as_words, print_output, python_warning, refuse_unused
+from tpuctl.api.workers import (
+    as_pairs,
+    as_words,
+    print_output,
+    python_warning,
+    refuse_unused,
+)
 from tpuctl.errors import NoCapacityError, TpuctlError, UsageError
 from tpuctl.progress import OnProgress, silent
 
@@ -116,6 +122,7 @@ def watch(
     Raises why nothing could be started, and TryAgainError where the TPU is already being watched;
     why a job was given up is in the result.
     """
+    job["env"] = as_pairs(job.get("env", ()))
     if on or name is None:
         unused: dict[str, object] = {
             "a NAME": name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
@@ -22,7 +23,7 @@ from tpuctl.remote.hosts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tpuctl.cloud.models import Node
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from tpuctl.remote.run import RunResults
     from tpuctl.remote.ssh import Shell
     from tpuctl.remote.top import Usage
+
+    Pairs = Mapping[str, object] | Sequence[str]
 
 
 def python_warning(text: str) -> None:
@@ -142,6 +145,13 @@ def as_words(command: str | Sequence[str]) -> list[str]:
     return shlex.split(command) if isinstance(command, str) else list(command)
 
 
+def as_pairs(given: Pairs) -> list[str]:
+    """Return the K=V words of a dictionary, of several words or of one."""
+    if isinstance(given, Mapping):
+        return [f"{name}={value}" for name, value in given.items()]
+    return [given] if isinstance(given, str) else list(given)
+
+
 def as_workers(where: str | Workers) -> Workers:
     """Turn the name of a TPU into all of its workers."""
     return Workers(where) if isinstance(where, str) else where
@@ -151,7 +161,7 @@ def run(
     where: str | Workers,
     command: str | Sequence[str],
     *,
-    env: Sequence[str] = (),
+    env: Pairs = (),
     chdir: str | None = None,
     detach: bool = False,
     job: str | None = None,
@@ -161,10 +171,10 @@ def run(
 ) -> RunResults | StartedJob:
     """Run a command on every worker at once; exit codes and failures are in the result.
 
-    Variables in `env` are K=V, or K for its value here. With `detach` or a name for the `job`, it
-    keeps running: see `logs` and `stop`; unless `check` is False, every worker is checked first,
-    and each keeps the last `log_bytes` of its log (default 1 GiB; 0: all of it). `sink` receives
-    the output.
+    `env` is a dictionary of variables, or words: K=V, or K for its value here. With `detach` or a
+    name for the `job`, it keeps running: see `logs` and `stop`; unless `check` is False, every
+    worker is checked first, and each keeps the last `log_bytes` of its log (default 1 GiB; 0: all
+    of it). `sink` receives the output.
     """
     from tpuctl.remote.jobs import check_job, start_job
     from tpuctl.remote.run import plan_command, run_command
@@ -173,7 +183,7 @@ def run(
         unused = {"--check": check, "--no-check": check is False, "--log-limit": log_bytes}
         refuse_unused(unused, "without a job", hint="Add --detach.")
     check_job(job)
-    planned = plan_command(as_words(command), env=list(env), folder=chdir)
+    planned = plan_command(as_words(command), env=as_pairs(env), folder=chdir)
     hosts, access, _ = as_workers(where).reach()
     if detach or job:
         size = 1 << 30 if log_bytes is None else log_bytes

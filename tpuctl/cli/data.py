@@ -17,7 +17,7 @@ from tpuctl.cli.options import (
     zone_option,
 )
 from tpuctl.cli.progress import bars
-from tpuctl.datasets.models import parse_size_of, parse_sizes
+from tpuctl.datasets.models import parse_size_of
 
 data = typer.Typer(
     add_completion=False,
@@ -146,17 +146,12 @@ def presize(
         tpuctl data presize photos shards --size 224,384 --format wds --dry-run
     """
     options = dict(locals())
-    for name in ("src", "dst", "hosts", "runner"):
-        del options[name]
-    sizes = parse_sizes(size)
-    options |= {"size": sizes[0], "sizes": sizes if len(sizes) > 1 else ()}
+    del options["runner"]
     options["shard_bytes"] = parse_size_of("--shard-size", shard_bytes)
     options["max_image_bytes"] = parse_size_of("--max-image-memory", max_image_bytes)
     options["beam"] = (*([f"runner={runner}"] if runner else ()), *(beam or ()))
     with bars() as on_progress:
-        result = tpuctl.data.presize(
-            src, dst, tpuctl.data.PresizeOptions(**options), hosts=hosts, on_progress=on_progress
-        )
+        result = tpuctl.data.presize(**options, on_progress=on_progress)
     output.show(result)
 
 

@@ -15,7 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tpuctl.errors import InvalidInputError, NotFoundError, TargetError, Terminated, TpuctlError
+from tpuctl.errors import (
+    InvalidInputError,
+    NotFoundError,
+    TargetError,
+    Terminated,
+    TpuctlError,
+    UsageError,
+)
 from tpuctl.usercode.error_summary import describe
 
 
@@ -46,6 +53,29 @@ def parse_function(text: str) -> Function | None:
             hint=f"Use path.py:{name}, relative to {Path.cwd()}.",
         )
     return Function(str(Path(place).resolve()), name)
+
+
+def target_of(target: object) -> str:
+    """Return a target as text: a function as module:function or path.py:function.
+
+    Raises UsageError for anything that another process cannot import.
+    """
+    if isinstance(target, (str, os.PathLike)):
+        return os.fspath(target)
+    if not inspect.isfunction(target):
+        raise UsageError(
+            f"A {type(target).__name__} cannot be sent to the process that measures.",
+            hint="Pass the function that makes it, as pipeline.py:make_dataset or itself.",
+        )
+    name, place = target.__name__, target.__module__
+    module = sys.modules.get(place)
+    if module is None or place == "__main__" or getattr(module, name, None) is not target:
+        raise UsageError(
+            f"The function {name} is measured in a process of its own, which cannot import it.",
+            hint=f"Write it to a file, such as pipeline.py (%%writefile in a notebook), and pass "
+            f'"pipeline.py:{name}".',
+        )
+    return f"{place}:{name}" if "." in place else f"{module.__file__}:{name}"
 
 
 def try_alone(function: Function, then: str = "{}") -> str:
