@@ -227,6 +227,12 @@ def test_a_text_that_only_begins_like_a_failure_is_none(text: str) -> None:
     assert all(match.title.startswith("Not sure") for match in matches)
 
 
+def test_a_harmless_warning_after_a_file_of_its_library_is_no_unknown_error() -> None:
+    place = "/usr/lib/python3/site-packages/jax/_src/interpreters/mlir.py:790: UserWarning: "
+    assert first(place + "Some donated buffers were not usable: f32[8]") == "donation_unused"
+    assert first(place + "Some buffers were lost") != "donation_unused"
+
+
 def test_the_words_of_a_harmless_line_are_no_failure_and_the_same_words_raised_are_one() -> None:
     assert [match.code for match in explain(NOTICE).matches] == ["jax_backend_probe"]
     raised = f"RuntimeError: {NOTICE.partition('] ')[2]} (set JAX_PLATFORMS='' to choose)"

@@ -160,7 +160,7 @@ def _is_harmless(
         and _holds(plain, warning, around)
         for warning, pattern in harmless
         if "…" not in pattern.words
-        for around in pattern.find(plain, low, found.start + len(pattern.literal))
+        for around in pattern.find(plain, low, found.start + _LONGEST_QUOTE)
         if around.start <= found.start
     )
 
