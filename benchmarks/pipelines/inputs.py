@@ -123,14 +123,16 @@ def _field(number: int, content: bytes) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def _example(**features: bytes | int | np.ndarray) -> bytes:
+def _example(**features: bytes | int | list[bytes] | np.ndarray) -> bytes:
     """A tf.train.Example without TensorFlow."""
     entries = b""
     for name, value in features.items():
-        if isinstance(value, bytes):
-            feature = _field(1, _field(1, value))
-        elif isinstance(value, int):
-            feature = _field(3, _field(1, _varint(value)))
+        if isinstance(value, bytes | list):
+            values = value if isinstance(value, list) else [value]
+            feature = _field(1, b"".join(_field(1, each) for each in values))
+        elif isinstance(value, int) or value.dtype == int:
+            numbers = np.atleast_1d(value).tolist()
+            feature = _field(3, _field(1, b"".join(map(_varint, numbers))))
         else:
             feature = _field(2, _field(1, value.astype("<f4").tobytes()))
         entries += _field(1, _field(1, name.encode()) + _field(2, feature))
@@ -180,6 +182,62 @@ def packed_records() -> list[str]:
             (place / f"features-{shard}.gz").write_bytes(gzip.compress(b"".join(lines), 6))
 
     return sorted(map(str, _made("packed", write).glob("*.gz")))
+
+
+def frame_records() -> list[str]:
+    """TFRecord shards of videos, each of 32 JPEG frames of 200 by 150 pixels."""
+
+    def write(place: Path) -> None:
+        place.mkdir()
+        for shard in range(4):
+            lines = []
+            for index in range(4 * shard, 4 * shard + 4):
+                first = photograph(index, 150, 200)
+                frames = [_encoded(np.roll(first, 2 * number, 1)) for number in range(32)]
+                lines.append(_record(_example(frames=frames, label=index)))
+            (place / f"videos-{shard}.tfrecord").write_bytes(b"".join(lines))
+
+    return sorted(map(str, _made("frames", write).glob("*.tfrecord")))
+
+
+def masked_records() -> list[str]:
+    """TFRecord shards of masked sentences, as BERT's pre-training data is kept."""
+
+    def write(place: Path) -> None:
+        place.mkdir()
+        random = np.random.default_rng(0)
+        for shard in range(4):
+            lines = [
+                _record(_example(
+                    input_ids=random.integers(0, 30_000, 128), input_mask=np.ones(128, int),
+                    segment_ids=np.arange(128) // 64, next_sentence_labels=1,
+                    masked_lm_positions=np.sort(random.integers(0, 128, 20)),
+                    masked_lm_ids=random.integers(0, 30_000, 20), masked_lm_weights=np.ones(20),
+                ))
+                for _ in range(500)
+            ]  # fmt: skip
+            (place / f"masked-{shard}.tfrecord").write_bytes(b"".join(lines))
+
+    return sorted(map(str, _made("masked", write).glob("*.tfrecord")))
+
+
+def genome_records() -> list[str]:
+    """ZLIB TFRecord shards of one-hot DNA and the signals measured along it."""
+
+    def write(place: Path) -> None:
+        place.mkdir()
+        random = np.random.default_rng(0)
+        for shard in range(4):
+            lines = []
+            for _ in range(24):
+                letters = np.eye(4, dtype="uint8")[random.integers(0, 4, 32_768)]
+                signals = random.gamma(0.5, 1.0, (256, 16)).round(1).astype("float16")
+                lines.append(
+                    _record(_example(sequence=letters.tobytes(), target=signals.tobytes()))
+                )
+            (place / f"train-{shard}.tfr").write_bytes(zlib.compress(b"".join(lines)))
+
+    return sorted(map(str, _made("genome", write).glob("*.tfr")))
 
 
 def sentences() -> str:
@@ -351,8 +409,8 @@ def make_all() -> None:
     """Make every file before anything is measured."""
     for make in (photo_records, small_records, packed_records, sentences, table, sounds):
         make()
-    tar_shards()
-    tokens()
+    for make_other in (frame_records, masked_records, genome_records, tar_shards, tokens):
+        make_other()
     packed_arrays()
     caption_shards()
     wiki_dump()
