@@ -166,12 +166,12 @@ def leave_out_current_folder() -> None:
 def main() -> None:
     """Call `main()` of the module that the first argument names."""
     here = os.path.dirname(os.path.abspath(__file__))
-    rest = [entry for entry in sys.path if entry not in (here, ROOT)]
+    rest = [entry for entry in sys.path if entry != here]
     # tpuctl comes from here, but its neighbours must not hide modules of the standard library.
     sys.path[:] = [ROOT, *rest]
     import tpuctl  # noqa: F401
 
-    sys.path[:] = [*rest, ROOT]
+    sys.path[:] = rest if ROOT in rest else [*rest, ROOT]
     if sys.version_info < (3, 11):
         # These versions do not know PYTHONSAFEPATH, and workers get their path from the parent.
         util: Any = importlib.import_module("multiprocessing.util")

@@ -18,6 +18,8 @@ STAGES = {
 }
 IS_PROGRAM = True
 
+cv2.setNumThreads(1)
+
 INPUT, OUTPUT, CLASSES = 256, 64, 20
 PHOTO = photograph()
 MAPS = np.zeros((OUTPUT, OUTPUT, CLASSES), "float32")
@@ -83,7 +85,6 @@ def make() -> Any:
 
 
 if __name__ == "__main__":
-    cv2.setNumThreads(1)
     model = keras.Sequential([keras.layers.Conv2D(CLASSES, 1, strides=4)])
     model.compile("sgd", "mse")
     model.fit(make(), epochs=1000, verbose=0)

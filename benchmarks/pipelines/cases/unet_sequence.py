@@ -16,6 +16,8 @@ STAGES = {
 }
 IS_PROGRAM = True
 
+cv2.setNumThreads(1)
+
 PHOTO = cv2.resize(photograph(), (256, 256))
 MASK = np.zeros((256, 256), "uint8")
 
@@ -57,7 +59,6 @@ def make() -> Any:
 
 
 if __name__ == "__main__":
-    cv2.setNumThreads(1)
     model = keras.Sequential([keras.layers.Conv2D(1, 1, strides=8), keras.layers.UpSampling2D(8)])
     model.compile("sgd", "mse")
     model.fit(make(), epochs=1000, verbose=0)
