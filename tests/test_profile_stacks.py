@@ -238,6 +238,48 @@ def test_what_a_thread_of_the_program_runs_is_credited_to_its_function(tmp_path:
     assert subprocess.check_output(command, text=True, timeout=120).strip() == "worked"
 
 
+FORKS = """
+import multiprocessing, sys
+from tpuctl.profiling.frameworks.iterables import sampled_costs
+from tpuctl.profiling.frameworks.stacks import StackSampler, read_stacks, sample_children
+
+def worked():
+    return sum(range(2_000_000))
+
+def fill(queue):
+    while True:
+        queue.put(worked())
+
+sampler = StackSampler(sys.argv[1])
+sample_children(sampler)
+sampler.start()
+fork = multiprocessing.get_context("fork")
+queue = fork.Queue(2)
+workers = [fork.Process(target=fill, args=(queue,), daemon=True) for _ in range(2)]
+for each in workers:
+    each.start()
+
+def taken():
+    while sum(each.count for each in read_stacks(sys.argv[1]).values()) < 30:
+        queue.get()
+
+taken()
+costs = sampled_costs(sys.argv[1], lanes=1, own=sampler)
+found = max(costs, key=lambda each: each.cpu_s)
+print(found.name, found.parallelism)
+for each in workers:
+    each.terminate()
+sampler.stop()
+"""
+
+
+def test_what_forked_processes_run_is_credited_to_their_functions(tmp_path: Path) -> None:
+    place = tmp_path / "program.py"
+    place.write_text(FORKS)
+    command = [sys.executable, str(place), str(tmp_path)]
+    assert subprocess.check_output(command, text=True, timeout=120).strip() == "worked 2"
+
+
 GARBAGE = """
 import gc, os, sys, threading, time
 from tpuctl.profiling.frameworks.stacks import StackSampler

@@ -77,4 +77,8 @@ def _near_serial(case: Case) -> float:
     if case.others > case.limits.contended_other or case.free.signals.vcpus_usable < TWO_THREADS:
         return 0.0
     active = max((share for _, share in serial_runs(case)), default=0.0)
+    ready = case.demand or 0.0
+    if ready >= case.limits.gil_demand:
+        # One thread after the other is ready to run, although several could.
+        active = max(active, min(ready, 2 - ready))
     return active / case.limits.serial_active if case.blocked < case.limits.blocked_share else 0.0

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import multiprocessing
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from tpuctl.profiling.frameworks.stacks import (
     is_library,
     name_producer,
     read_stacks,
+    sample_children,
 )
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.windows import StageCost
@@ -31,6 +33,7 @@ def open_iterable(
 ) -> Source:
     """Open the object that a function returned; an iterator is recreated for every epoch."""
     sampler = StackSampler(folder)
+    sample_children(sampler)
     first = [made]
 
     def opened() -> Iterator[Any]:
@@ -72,6 +75,7 @@ def sampled_costs(
     """The costs that the samplers of all processes recorded, one entry per function."""
     if own:
         own.write()
+        lanes = max(lanes, len(multiprocessing.active_children()))
     found = read_stacks(folder)
     return tuple(
         StageCost(

@@ -75,9 +75,9 @@ def count_examples(element: Any) -> int:
 def holds_a_batch(element: Any, batch_size: int, *, indexed: bool = False) -> bool:
     """Whether an element looks like a batch and not like one example.
 
-    A single image or a scalar is not a batch. Arrays with the same first dimension are, and so is
-    anything with `batch_size` parts. Sources that are `indexed` usually return examples, so there
-    a single array is an example.
+    A single image, one with its mask or a scalar is not a batch. Arrays with the same first
+    dimension are, and so is anything with `batch_size` parts. Sources that are `indexed` usually
+    return examples, so there a single array is an example.
     """
     shapes = [shape for leaf in leaves(element) if (shape := _shape(leaf)) is not None]
     if not shapes:
@@ -88,7 +88,8 @@ def holds_a_batch(element: Any, batch_size: int, *, indexed: bool = False) -> bo
     if firsts == {batch_size}:
         return True
     most = max(map(len, shapes))
-    is_image = any(len(shape) == most == 3 and shape[-1] in CHANNELS for shape in shapes)
+    like_images = [shape[-1] in CHANNELS for shape in shapes if len(shape) == most == 3]
+    is_image = any(like_images) and (all(like_images) or len(shapes) == 2)
     alone = len(shapes) == 1 and (indexed or len(shapes[0]) == 1)
     return len(firsts) == 1 and not is_image and not alone
 

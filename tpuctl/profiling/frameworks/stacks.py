@@ -12,6 +12,7 @@ sees the caller that received the result, and credits the function that produced
 import contextlib
 import inspect
 import json
+import multiprocessing.util
 import opcode
 import os
 import sysconfig
@@ -47,6 +48,8 @@ TRANSFERS = ("device_put", "batched_device_put", "shard_args", "pin_memory", "co
 _GETTERS = ("__getitem__", "__getitems__")
 # Where Keras reads a `PyDataset`.
 _KERAS_READER = os.path.join("data_adapters", "py_dataset_adapter.py")
+# Where a process waits for another one.
+_PROCESSES = os.path.dirname(multiprocessing.__file__)
 _PILLOW = os.path.join("PIL", "ImageFile.py")
 # Calls that draw random numbers: a stored result would be the same in every epoch.
 _RANDOM_CALLS = {"random", "rand", "randint", "randn", "randrange", "rng", "default_rng", "shuffle"}
@@ -159,7 +162,8 @@ class StackSampler:
         now_s = time.perf_counter()
         with no_collection():
             running = self._in_helpers() if is_waiting(frame) else []
-            seen = running or [found for found in [self._sample(frame)] if found]
+            mine = None if running or _waits_for_process(frame) else self._sample(frame)
+            seen = [mine] if mine else running
         for found in seen:
             found.wall_s += now_s - self._wall_s
             found.threads = max(found.threads, sum(each is found for each in running))
@@ -322,7 +326,21 @@ def _library_call(made: Any, inner: Sequence[FrameType]) -> Key | None:
 
 def is_waiting(frame: FrameType | None) -> bool:
     """Whether a thread waits for another one, like readers of queues and futures."""
-    return frame is not None and frame.f_code.co_filename == threading.__file__
+    file = "" if frame is None else frame.f_code.co_filename
+    return file == threading.__file__ or _waits_for_process(frame)
+
+
+def _waits_for_process(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith(_PROCESSES)
+
+
+def sample_children(sampler: StackSampler) -> None:
+    """Sample the processes that the user's code forks too."""
+    multiprocessing.util.register_after_fork(sampler, _start_in_child)
+
+
+def _start_in_child(sampler: StackSampler) -> None:
+    StackSampler(sampler.folder).start()
 
 
 def _is_decoding(code: CodeType) -> bool:

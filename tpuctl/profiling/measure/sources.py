@@ -85,6 +85,7 @@ def open_source(
     if request.change and CHANGED & set(sys.modules) != loaded:
         # The function itself imported the framework, too late for the change.
         made = make()
+    made = _read_by(made)
     kind = kind_of(made)
     if kind is None:
         what = f"{type(made).__module__}.{type(made).__qualname__}"
@@ -147,6 +148,15 @@ def kind_of(made: object) -> str | None:
     has_items = hasattr(made, "__getitem__") and hasattr(made, "__len__")
     plain = isinstance(made, (str, bytes, dict))
     return "iterable" if (isinstance(made, Iterable) or has_items) and not plain else None
+
+
+def _read_by(made: Any) -> Any:
+    """The data set that a framework's iterator reads; anything else as it is."""
+    if isinstance(made, Iterator) and type(made).__module__.startswith(("tensorflow.", "grain.")):
+        for name in ("_dataset", "_data_loader"):
+            if kind_of(found := getattr(made, name, None)) in ("tf.data", "grain"):
+                return found
+    return made
 
 
 def _loader_inside(made: object) -> Any:
