@@ -22,7 +22,7 @@ BATCH = 32
 HOST = Host("testhost", 2, 16 << 30, 12 << 30, "Test CPU", "3.11.0", "2.21.0")
 # Active milliseconds per example of each stage, the output first.
 JPEG = {"prefetch": 0.01, "batch": 0.2, "augment": 0.3, "resize": 0.5, "decode": 6.0, "read": 0.3}
-OPS = {"prefetch": "Prefetch", "batch": "BatchV2", "shuffle": "Shuffle"}
+OPS = {"prefetch": "Prefetch", "batch": "BatchV2", "shuffle": "Shuffle", "repeat": "Repeat"}
 
 
 def chain(names: tuple[str, ...], *, python: str = "", parallel: bool = True) -> ChainNode:

@@ -153,6 +153,13 @@ def test_more_vcpus_are_never_the_advice_where_they_would_not_help(case: str) ->
     assert "more_vcpus" not in codes(profile(CASES[case][1]))
 
 
+def test_more_vcpus_come_with_the_workers_that_use_them() -> None:
+    processes = profile(CASES["as many processes as vCPUs"][1])
+    for result, is_fixed in ((processes, True), (profile(measurement(*starving())), False)):
+        more = next(each for each in result.advice if each.code == "more_vcpus")
+        assert ("workers instead of 2" in more.what) is is_fixed
+
+
 def test_advice_is_ranked_by_cost_then_predicted_gain_and_never_loses() -> None:
     result = profile(measurement(*starving()))
     costs_money = [advice.code in ("more_vcpus", "data_service") for advice in result.advice]
@@ -205,10 +212,15 @@ def test_a_prediction_far_from_what_was_measured_says_so(step_s: float, far: boo
 
 
 def test_heavy_augmentation_can_be_kept_in_variants_and_says_how_large_they_are() -> None:
-    heavy = starving(active_ms={**JPEG, "decode": 0.5, "augment": 6.0})
-    result = profile(measurement(*heavy, input=Input(200, 1_000_000, 1)))
+    costs = {**JPEG, "decode": 0.5, "augment": 6.0}
+    result = profile(measurement(*starving(active_ms=costs), input=Input(200, 1_000_000, 1)))
     variants = next(each for each in result.advice if each.code == "cached_variants")
     assert "2.19 TiB of disk" in variants.what
+    assert not variants.change.endswith("without its repeat")
+    costs = {"repeat": 0.01, **costs}
+    endless = profile(measurement(*starving(active_ms=costs), active_ms=costs))
+    variants = next(each for each in endless.advice if each.code == "cached_variants")
+    assert variants.change.endswith("--variants 4, without its repeat")
     light = profile(measurement(*starving()))
     assert "cached_variants" not in codes(light)
 

@@ -51,9 +51,12 @@ def _more_vcpus(inputs: AdviceInputs) -> Advice | None:
     high, used = inputs.vcpus.high or needed, inputs.vcpus.used or 0.0
     far = needed > inputs.case.limits.longest_extrapolation * used
     doubt = f", extrapolated far from {used:.2g}" if far else ""
+    count, lanes = math.ceil(needed), max((s.parallelism or 1 for s in inputs.stages), default=1)
+    few = inputs.case.measured.kind in PYTHON_KINDS and lanes < count
+    workers = f" and {count} workers instead of {lanes}" if few else ""
     return inputs.advice(
         "more_vcpus",
-        f"Use a host with {math.ceil(needed)} vCPUs: {inputs.vcpus.low:.1f} to {high:.1f} "
+        f"Use a host with {count} vCPUs{workers}: {inputs.vcpus.low:.1f} to {high:.1f} vCPUs "
         f"are needed{doubt}.",
         "tpuctl types shows how many vCPUs each TPU host has",
         device,

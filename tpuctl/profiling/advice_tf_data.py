@@ -304,11 +304,12 @@ def variants(inputs: AdviceInputs) -> Advice | None:
     size = last.bytes_per_example * examples * VARIANTS if examples else None
     disk = f" ({format_bytes(size)} of disk)" if size else ""
     kept = ", ".join(each.name for each in random)
+    ends = ", without its repeat" if any("Repeat" in s.op for s in inputs.stages) else ""
     return inputs.advice(
         "cached_variants",
         f"Run everything up to {last.name} {VARIANTS} times and keep the results{disk}; {kept} "
         "then costs only a read.",
-        f"tpuctl data cache {function_of(inputs)} DST --variants {VARIANTS}",
+        f"tpuctl data cache {function_of(inputs)} DST --variants {VARIANTS}{ends}",
         inputs.rate_with(max(inputs.total_ms - saved, READ_SHARE * inputs.total_ms)),
     )
 
