@@ -23,6 +23,7 @@ HOST = Host("testhost", 2, 16 << 30, 12 << 30, "Test CPU", "3.11.0", "2.21.0")
 # Active milliseconds per example of each stage, the output first.
 JPEG = {"prefetch": 0.01, "batch": 0.2, "augment": 0.3, "resize": 0.5, "decode": 6.0, "read": 0.3}
 OPS = {"prefetch": "Prefetch", "batch": "BatchV2", "shuffle": "Shuffle", "repeat": "Repeat"}
+OPS["parse + batch"] = "MapAndBatch"
 
 
 def chain(names: tuple[str, ...], *, python: str = "", parallel: bool = True) -> ChainNode:

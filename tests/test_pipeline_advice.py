@@ -189,6 +189,9 @@ def test_tiny_elements_should_be_batched_first() -> None:
     small = {name: cost / 10 for name, cost in JPEG.items()}
     result = profile(measurement(phase(active_ms=small), kind="tf.data"))
     assert "vectorise" in codes(result)
+    fused = {"parse + batch": 0.6}
+    result = profile(measurement(phase(active_ms=fused), active_ms=fused, kind="tf.data"))
+    assert "vectorise" in codes(result)
 
 
 def test_where_vcpus_gain_nothing_elements_should_be_batched_and_no_machine_is_offered() -> None:

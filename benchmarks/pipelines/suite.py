@@ -36,6 +36,7 @@ TIME_LIMIT_S = 400
 OPENED = (
     *("cached_cifar", "codeparrot_chunks", "csv_table", "grain_masking", "grain_text"),
     *("gzip_interleave", "nmt_buckets", "siamese_triplets", "tacotron2_mels"),
+    *("bert_pretrain", "driving_batches", "nanodo_packing", "scipy_spectrogram", "unet_sequence"),
 )
 
 

@@ -277,7 +277,8 @@ def smooth(inputs: AdviceInputs) -> Advice | None:
 def vectorise(inputs: AdviceInputs) -> Advice | None:
     """Process whole batches if most time is spent on passing single elements."""
     first = next((i for i, s in enumerate(inputs.stages) if "Batch" in s.op), len(inputs.stages))
-    functions = [s for s in inputs.stages[:first] if "Map" in s.op or "Filter" in s.op]
+    # A map and the batch after it may be one stage.
+    functions = [s for s in inputs.stages[: first + 1] if "Map" in s.op or "Filter" in s.op]
     is_most = inputs.case.overhead >= inputs.case.limits.residual
     if not functions or not (is_most or inputs.case.hands_over):
         return None
