@@ -160,6 +160,17 @@ def test_more_vcpus_come_with_the_workers_that_use_them() -> None:
         assert ("workers instead of 2" in more.what) is is_fixed
 
 
+@pytest.mark.parametrize(("delay_s", "gain"), [(3.75, 4.0), (8.75, 8.0)])
+def test_one_thread_gains_no_more_than_a_vcpu_from_neighbours_that_go(
+    delay_s: float, gain: float
+) -> None:
+    waits = counted(("f", "Python", 0.95, 0.25), others=0.875, run_delay_s=delay_s)
+    result = profile(waits)
+    advice = next(each for each in result.advice if each.code == "neighbours")
+    assert result.pipeline_examples_per_s
+    assert advice.predicted_examples_per_s == pytest.approx(gain * result.pipeline_examples_per_s)
+
+
 def test_advice_is_ranked_by_cost_then_predicted_gain_and_never_loses() -> None:
     result = profile(measurement(*starving()))
     costs_money = [advice.code in ("more_vcpus", "data_service") for advice in result.advice]

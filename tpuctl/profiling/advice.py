@@ -65,8 +65,11 @@ def _more_vcpus(inputs: AdviceInputs) -> Advice | None:
 
 def _neighbours(inputs: AdviceInputs) -> Advice | None:
     """Fewer other processes."""
-    cpu = inputs.case.own + inputs.case.others
-    rate = inputs.case.examples_per_s * cpu / inputs.case.own if inputs.case.own else None
+    used = inputs.case.own * inputs.usable_vcpus
+    free = used + inputs.case.others * inputs.usable_vcpus
+    # Threads that are not there cannot use what becomes free.
+    gets = min(free, max(used, inputs.case.demand or free))
+    rate = inputs.case.examples_per_s * gets / used if used else None
     return inputs.advice(
         "neighbours",
         f"Free the {inputs.case.others:.0%} of the vCPUs that other processes use.",
