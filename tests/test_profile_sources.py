@@ -104,6 +104,15 @@ def grain_loader():
         operations=[Tokenize(), grain.transforms.Batch(4)],
     )
 
+def grain_operations():
+    import functools
+    from grain import python as grain
+    return grain.DataLoader(
+        data_source=range(1 << 20),
+        sampler=grain.IndexSampler(1 << 20, shard_options=grain.NoSharding(), num_epochs=1),
+        operations=[grain.MapOperation(functools.partial(count)), grain.Batch(4)],
+    )
+
 def grain_iterator():
     return iter(grain_loader())
 
@@ -239,6 +248,12 @@ def test_a_transformation_in_a_grain_loader_has_its_name_and_its_one_thread(plac
     assert (found["Tokenize"].location or "").startswith(f"{place}:")
     assert {found[name].parallelism for name in ("Tokenize", "batch")} == {1}
     assert profile.settings["loader"] == "grain_loader"
+
+
+@needs_grain
+@pytest.mark.slow
+def test_an_older_operation_of_a_grain_loader_has_the_name_of_its_function(place: str) -> None:
+    assert costliest(take(place, "grain_operations")) == "count"
 
 
 @needs_grain

@@ -5,6 +5,7 @@ lacks are skipped without an error.
 """
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,8 +21,11 @@ from tpuctl.profiling.models import ChainNode, Input
 from tpuctl.profiling.windows import StageCost
 
 METHOD = "CPU clock of the threads around each call"
-# The attribute in which a node keeps its function.
-FUNCTIONS = ("_map_fn", "_filter_fn", "_batch_fn", "_flat_map_fn")
+# The attribute in which a node, or a loader's older operation, keeps its function.
+FUNCTIONS = (
+    *("_map_fn", "_filter_fn", "_batch_fn", "_flat_map_fn"),
+    *("map_function", "random_map_function", "condition_function"),
+)
 RANDOM = ("RandomMap",)
 METHODS = ("map", "random_map", "np_random_map", "filter")
 
@@ -110,13 +114,14 @@ def _reads_ahead(node: Any) -> bool:
 
 
 def _wrap(node: Any, meter: Meter, stages: list[StageCost], lanes: int) -> None:
-    kind = type(node).__name__.replace("MapDataset", "").replace("IterDataset", "")
+    does = getattr(node, "operation", node)
+    kind = re.sub("MapDataset|IterDataset|Operation$", "", type(does).__name__)
     for attribute in FUNCTIONS:
-        function = node.__dict__.get(attribute)
+        function = getattr(does, "__dict__", {}).get(attribute)
         if not callable(function) or isinstance(function, Metered):
             continue
         with contextlib.suppress(AttributeError, TypeError):
-            setattr(node, attribute, Metered(function, meter, len(stages)))
+            setattr(does, attribute, Metered(function, meter, len(stages)))
             stages.append(_stage(kind.lstrip("_"), function, lanes))
         return
     source = node.__dict__.get("_source")
@@ -143,7 +148,8 @@ def _wrapped(function: Any) -> Any:
         methods = (getattr(transformation, name, None) for name in METHODS)
         if method := next(filter(callable, methods), None):
             return method
-    return getattr(function, "values_batch_fn", function)
+    function = getattr(function, "values_batch_fn", function)
+    return getattr(function, "func", function)
 
 
 class _MeteredSource:
