@@ -239,9 +239,9 @@ def test_what_a_thread_of_the_program_runs_is_credited_to_its_function(tmp_path:
 
 
 FORKS = """
-import multiprocessing, sys
-from tpuctl.profiling.frameworks.iterables import sampled_costs
-from tpuctl.profiling.frameworks.stacks import StackSampler, read_stacks, sample_children
+import multiprocessing.util, sys
+from tpuctl.profiling.frameworks.iterables import read_stacks, sampled_costs, start_in_child
+from tpuctl.profiling.frameworks.stacks import StackSampler
 
 def worked():
     return sum(range(2_000_000))
@@ -251,7 +251,7 @@ def fill(queue):
         queue.put(worked())
 
 sampler = StackSampler(sys.argv[1])
-sample_children(sampler)
+multiprocessing.util.register_after_fork(sampler, start_in_child)
 sampler.start()
 fork = multiprocessing.get_context("fork")
 queue = fork.Queue(2)
@@ -260,7 +260,7 @@ for each in workers:
     each.start()
 
 def taken():
-    while sum(each.count for each in read_stacks(sys.argv[1]).values()) < 30:
+    while not any(each.threads == 2 for each in read_stacks(sys.argv[1]).values()):
         queue.get()
 
 taken()

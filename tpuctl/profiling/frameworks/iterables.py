@@ -2,23 +2,24 @@
 
 import contextlib
 import inspect
-import multiprocessing
+import json
+import multiprocessing.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from tpuctl.profiling.frameworks.source import Source
 from tpuctl.profiling.frameworks.stacks import (
     Key,
+    Samples,
     StackSampler,
     by_depth,
     is_library,
     name_producer,
-    read_stacks,
-    sample_children,
 )
 from tpuctl.profiling.models import ChainNode
 from tpuctl.profiling.windows import StageCost
@@ -33,7 +34,8 @@ def open_iterable(
 ) -> Source:
     """Open the object that a function returned; an iterator is recreated for every epoch."""
     sampler = StackSampler(folder)
-    sample_children(sampler)
+    # The processes that the user's code forks are sampled too.
+    multiprocessing.util.register_after_fork(sampler, start_in_child)
     first = [made]
 
     def opened() -> Iterator[Any]:
@@ -69,13 +71,17 @@ def watched(made: Any, sampler: StackSampler) -> Source:
     )
 
 
+def start_in_child(sampler: StackSampler) -> None:
+    """Sample a process that was forked from a sampled one."""
+    StackSampler(sampler.folder).start()
+
+
 def sampled_costs(
     folder: str, *, lanes: int, own: StackSampler | None = None
 ) -> tuple[StageCost, ...]:
     """The costs that the samplers of all processes recorded, one entry per function."""
     if own:
         own.write()
-        lanes = max(lanes, len(multiprocessing.active_children()))
     found = read_stacks(folder)
     return tuple(
         StageCost(
@@ -91,6 +97,26 @@ def sampled_costs(
         )
         for key in by_depth(found)
     )
+
+
+def read_stacks(folder: str) -> dict[Key, Samples]:
+    """Add up the samples of all processes; those that still run have their threads at once."""
+    total: dict[Key, Samples] = {}
+    for path in Path(folder).glob("*.stacks"):
+        try:
+            rows = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        is_alive = Path("/proc", path.stem).exists()
+        for name, location, count, wall_s, cpu_s, depth, is_random, threads in rows:
+            found = total.setdefault((name, location), Samples(threads=0))
+            found.count += count
+            found.wall_s += wall_s
+            found.cpu_s += cpu_s
+            found.depth += depth
+            found.is_random |= is_random
+            found.threads = found.threads + threads if is_alive else max(found.threads, threads)
+    return total
 
 
 def is_named_random(name: str) -> bool:

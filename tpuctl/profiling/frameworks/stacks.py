@@ -12,7 +12,7 @@ sees the caller that received the result, and credits the function that produced
 import contextlib
 import inspect
 import json
-import multiprocessing.util
+import multiprocessing
 import opcode
 import os
 import sysconfig
@@ -260,7 +260,7 @@ class StackSampler:
         return (type(owner).__name__, "") if is_one else None
 
     def write(self) -> None:
-        """Write the samples to a file for `read_stacks`."""
+        """Write the samples to a file for `sampled_costs`."""
         rows = [
             [*key, s.count, s.wall_s, s.cpu_s, s.depth, key in self.random, s.threads]
             # Copied first: a signal may add a function during the loop.
@@ -335,15 +335,6 @@ def _waits_for_process(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(_PROCESSES)
 
 
-def sample_children(sampler: StackSampler) -> None:
-    """Sample the processes that the user's code forks too."""
-    multiprocessing.util.register_after_fork(sampler, _start_in_child)
-
-
-def _start_in_child(sampler: StackSampler) -> None:
-    StackSampler(sampler.folder).start()
-
-
 def _is_decoding(code: CodeType) -> bool:
     """Whether this is where Pillow decodes: on first use of pixels, not when a file is opened."""
     return code.co_name == "load" and code.co_filename.endswith(_PILLOW)
@@ -360,25 +351,6 @@ def _has_just_started(frame: FrameType) -> bool:
     """Whether a function is at its first operation: the sampled time was spent before it."""
     at = frame.f_lasti
     return at < 0 or frame.f_code.co_code[at] == _RESUME
-
-
-def read_stacks(folder: str) -> dict[Key, Samples]:
-    """Add up the samples of all processes."""
-    total: dict[Key, Samples] = {}
-    for path in Path(folder).glob("*.stacks"):
-        try:
-            rows = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        for name, location, count, wall_s, cpu_s, depth, is_random, threads in rows:
-            found = total.setdefault((name, location), Samples())
-            found.count += count
-            found.wall_s += wall_s
-            found.cpu_s += cpu_s
-            found.depth += depth
-            found.is_random |= is_random
-            found.threads = max(found.threads, threads)
-    return total
 
 
 def leave_note(folder: str, note: str) -> None:
