@@ -19,7 +19,7 @@ from tpuctl.api.hosted import (
     plan_job,
     reach_or_suggest,
 )
-from tpuctl.api.workers import Workers, as_pairs, as_workers, print_output, refuse_unused
+from tpuctl.api.workers import Pairs, Workers, as_pairs, as_workers, print_output, refuse_unused
 from tpuctl.errors import NotLoggedInError, StoppedError, UsageError
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import LOCAL
@@ -27,7 +27,6 @@ from tpuctl.remote.hosts import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tpuctl.api.workers import Pairs
     from tpuctl.providers.combined import AutoPlan
     from tpuctl.providers.gke.follow import ClusterRun, StartedClusterRun
     from tpuctl.providers.gke.manifest import GkeOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
@@ -23,7 +23,7 @@ from tpuctl.remote.hosts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from tpuctl.cloud.models import Node
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.ssh import Shell
     from tpuctl.remote.top import Usage
 
-    Pairs = Mapping[str, object] | Sequence[str]
+Pairs = Mapping[str, object] | Sequence[str]
 
 
 def python_warning(text: str) -> None:
