@@ -148,6 +148,18 @@ def test_on_a_machine_of_two_gpus_plain_keras_is_mirrored(plain: Path) -> None:
     assert (plan.strategy, plan.devices) == ("mirrored", 2)
 
 
+def test_a_strategy_flag_of_the_users_own_is_used_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    flag = "argparse.ArgumentParser().add_argument('--strategy', choices=['ddp', 'mirrored'])"
+    path.write_text(f"import argparse, tensorflow\n{flag}\n")
+    here = diagnosed(HERE)
+    plan = plan_training(str(path), here)
+    assert plan.argv == (sys.executable, str(path))
+    assert any("own --strategy flag" in reason for reason in plan.because)
+    asked = plan_training(str(path), here, strategy="mirrored")
+    assert asked.argv[2:] == ("--strategy", "mirrored")
+
+
 def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> None:
     here = diagnosed(HERE)
     plan = plan_training(

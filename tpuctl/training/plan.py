@@ -93,7 +93,8 @@ def pick_choice(
     best = min(usable, key=lambda c: (c.strategy == _CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
         _check_strategy(script, best.framework, strategy)
-        return replace(best, strategy=strategy, because=f"requested with --strategy {strategy}")
+        why = f"requested with --strategy {strategy}"
+        return replace(best, strategy=strategy, because=why, is_requested=True)
     if best.strategy == _CPU_ONLY:
         return replace(best, strategy="default", because=f"{best.because}; running on the CPU")
     return _supported_by(script, best)
@@ -224,6 +225,8 @@ def _pass_strategy(
         flags = {"--cpu-devices"}
     elif "--strategy" not in flags:
         because = [f"{script.name} has no --strategy flag and decides by itself"]
+    elif not (script.is_for_tpuctl or choice.is_requested):
+        because = [f"{script.name} has its own --strategy flag and decides by itself"]
     elif "--strategy" not in named:
         words = ["--strategy", choice.strategy]
     # JAX reads the number of CPU devices from the environment instead.
@@ -251,7 +254,7 @@ def _missing(
 def _supported_by(script: Template, choice: Choice) -> Choice:
     """Fall back to the CPU if the script's own --strategy does not support the choice."""
     known = next((flag.choices for flag in script.flags if flag.name == "--strategy"), ())
-    if not known or choice.strategy in known:
+    if not known or choice.strategy in known or not script.is_for_tpuctl:
         return choice
     if choice.strategy in ON_ALL_HOSTS:
         raise UsageError(
