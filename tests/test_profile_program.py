@@ -87,6 +87,19 @@ def test_keras_fit_is_seen_through_its_graph(program: Program) -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.slow
+def test_a_training_that_must_be_deterministic_runs_and_is_said_to_be_unseen(
+    program: Program, tpuctl: Tpuctl, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = KERAS.replace("data =", "tf.config.experimental.enable_op_determinism()\ndata =")
+    words = program(plain.replace("import keras", "import keras\nkeras.utils.set_random_seed(0)"))
+    result = tpuctl("profile", "run", "--", *words)
+    assert "trained" in capfd.readouterr().err
+    assert "exited with code 0 and no training step was seen" in result.stderr
+    assert "enable_op_determinism(): leave that out" in result.stderr
+
+
+@pytest.mark.tf
 def test_a_plain_loop_that_keeps_the_device_busy(program: Program) -> None:
     profile = profile_program(
         program(
