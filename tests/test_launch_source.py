@@ -160,6 +160,27 @@ def test_a_strategy_flag_of_the_users_own_is_used_only_on_request(tmp_path: Path
     assert asked.argv[2:] == ("--strategy", "mirrored")
 
 
+def test_the_backend_that_the_user_has_set_for_keras_is_kept(plain: Path, tmp_path: Path) -> None:
+    here = diagnosed({**HERE, "packages": {**HERE["packages"], "torch": "2.9.0"}})
+
+    def chosen(**env: str) -> str:
+        home = {"KERAS_HOME": str(tmp_path / "keras"), **env}
+        plan = plan_training(str(plain), here, env=home)
+        assert plan.env["KERAS_BACKEND"] == plan.framework
+        return plan.framework
+
+    assert chosen() == "tensorflow"
+    assert chosen(KERAS_BACKEND="jax") == "jax"
+    assert chosen(KERAS_BACKEND="torch") == "torch"
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    assert chosen(KERAS_HOME=str(tmp_path)) == "jax"
+    assert chosen(KERAS_HOME=str(tmp_path), KERAS_BACKEND="tensorflow") == "tensorflow"
+    (tmp_path / "keras.json").write_text("[")
+    assert chosen(KERAS_HOME=str(tmp_path)) == "tensorflow"
+    plain.write_text("import keras, tensorflow.distribute")
+    assert chosen(KERAS_BACKEND="torch") == "tensorflow"
+
+
 def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> None:
     here = diagnosed(HERE)
     plan = plan_training(

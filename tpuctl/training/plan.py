@@ -14,7 +14,7 @@ from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Flag, Template, describe_script, describe_template
 from tpuctl.training.choose import FRAMEWORKS, Choice
-from tpuctl.training.environment import Change, find_libtpu, plan_environment
+from tpuctl.training.environment import Change, find_libtpu, keras_backend, plan_environment
 
 RUNNER = "tpuctl.training.runner"
 _NOT_INSTALLED = "not-installed"
@@ -160,18 +160,26 @@ def plan_training(
     `find_script`, `pick_choice` and `plan_launch` raise.
     """
     script = find_script(target)
+    codes = {problem.code for problem in here.problems}
+    told = keras_backend(env, codes)
+    # A script that names its own frameworks keeps to them.
+    if (
+        told == "torch"
+        and script.is_plain_keras
+        and set(script.frameworks) == {"tensorflow", "jax"}
+    ):
+        script = replace(script, frameworks=("torch", *script.frameworks))
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
         offered = tuple(on_virtual_devices(choice, cpu_devices) for choice in offered)
     choice = pick_choice(
         script,
         offered,
-        preferred=here.recommended.framework,
+        preferred=told or here.recommended.framework,
         framework=framework,
         strategy=strategy,
         accelerator=here.accelerator,
     )
-    codes = {problem.code for problem in here.problems}
     changes = {c.variable: c for c in plan_environment(choice, codes, env, libtpu=find_libtpu())}
     if cpu_devices:
         changes |= {c.variable: c for c in _virtual_devices(choice, script, here, cpu_devices, env)}
