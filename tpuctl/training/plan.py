@@ -293,7 +293,9 @@ def _check_strategy(script: Template, framework: str, strategy: str) -> None:
 def _flag(setting: str, script: Template) -> list[str]:
     flags = {flag.name: flag for flag in script.flags}
     key, equals, value = setting.partition("=")
-    flag = f"--{key.strip().lstrip('-').replace('_', '-')}"
+    name = key.strip().lstrip("-")
+    forms = [f"--{each}" for each in (name, name.replace("_", "-"), name.replace("-", "_"))]
+    flag = next((each for each in forms if each in flags), forms[1])
     is_switch = flag in flags and flags[flag].is_switch
     if not key.strip() or not (equals or is_switch):
         raise UsageError(f"--set {setting} is not K=V.", hint="For example: --set epochs=2")
@@ -302,12 +304,19 @@ def _flag(setting: str, script: Template) -> list[str]:
         meant = f"Did you mean --set {near[0][2:]}={value}? " if near else ""
         raise UsageError(
             f"{script.name} has no flag {flag} (from --set {setting}).",
-            hint=f"{meant}Its flags: {', '.join(sorted(flags)) or 'none'}.",
+            hint=f"{meant}Its flags: {', '.join(sorted(flags))}."
+            if flags
+            else after_dashes(script),
         )
     if is_switch:
         return _switch(flags[flag], value if equals else "true")
     _check_value(flags[flag], value)
     return [flag, value]
+
+
+def after_dashes(script: Template) -> str:
+    """Say how to pass arguments that tpuctl does not know to a script."""
+    return f"Arguments of the script itself go after --: tpuctl launch {script.path} -- ARGS"
 
 
 def _switch(flag: Flag, value: str) -> list[str]:
