@@ -212,12 +212,18 @@ def test_a_torch_loader_and_its_workers_are_seen(program: Program) -> None:
                     time.sleep(0.02)
                     return index
 
+            def begin(number):
+                print("worker", number)
+
+            loader = DataLoader(Slow(), batch_size=4, num_workers=2, worker_init_fn=begin)
             for _ in range(2):
-                for batch in DataLoader(Slow(), batch_size=4, num_workers=2):
+                for batch in loader:
                     time.sleep(0.002)
+                assert loader.worker_init_fn is begin
             """
         )
     )
+    assert not profile.program_code
     assert (profile.kind, profile.verdict) == ("torch", "io")
     assert [s.name for s in profile.stages if s.is_bottleneck] == ["Slow.__getitem__"]
 
