@@ -105,6 +105,25 @@ def test_a_near_miss_is_offered(script: Path, choice) -> None:
     assert "Did you mean --set steps=2?" in (caught.value.hint or "")
 
 
+def test_a_flag_with_underscores_is_set_with_either_spelling(tmp_path: Path, choice) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("import argparse\nargparse.ArgumentParser().add_argument('--max_steps')\n")
+    for name in ("max_steps", "max-steps", "--max_steps"):
+        plan = plan_launch(find_script(str(path)), choice, [f"{name}=2"])
+        assert plan.argv[2:] == ("--max_steps", "2")
+
+
+@pytest.mark.parametrize("words", [["--epochs", "3"], ["-e", "3"], ["--set", "epochs=3"]])
+def test_flags_that_cannot_be_read_go_after_dashes(
+    tpuctl: Tpuctl, tmp_path: Path, words: list[str]
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("import click\nclick.command()(click.option('--epochs', '-e')(print))()\n")
+    result = tpuctl("launch", path, *words)
+    assert result.exit_code == 2
+    assert f"go after --: tpuctl launch {path} -- ARGS" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "given"),
     [

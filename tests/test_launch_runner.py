@@ -180,12 +180,53 @@ def test_a_script_that_says_how_long_it_waited_is_believed(tmp_path: Path, choic
 @pytest.mark.slow
 def test_the_runner_passes_on_how_the_script_ended(tmp_path: Path) -> None:
     path = tmp_path / "ends.py"
-    path.write_text("import keras\nraise SystemExit(7)")
+    path.write_text("import keras\nkeras.layers.Dense(1)\nraise SystemExit(7)")
     words = ("--framework", "jax", "--strategy", "single", str(path))
     command = python_command("tpuctl.training.runner", *words)[1:]
     done = warm("jax").run(command, environment("jax"))
     assert done.returncode == 7
     assert "(0 steps)" in done.stderr
+
+
+FIT = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((32, 4), "float32"), np.ones((32, 1), "float32"), batch_size=8, verbose=0)
+"""
+CONFIGURED = {
+    "tensorflow": """
+import tensorflow as tf
+import keras
+tf.config.threading.set_inter_op_parallelism_threads(2)
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+print(len(tf.config.list_logical_devices("CPU")))
+""",
+    "jax": """
+import jax, keras
+jax.config.update("jax_num_cpu_devices", 3)
+print(jax.device_count())
+""",
+}
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", CONFIGURED)
+def test_a_script_can_configure_its_framework_before_its_first_layer(
+    tmp_path: Path,
+    framework: str,
+    tpuctl,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warm_launch(monkeypatch, framework)
+    path = tmp_path / "configured.py"
+    path.write_text(CONFIGURED[framework] + FIT)
+    result = tpuctl("launch", path, "--framework", framework, "--json")
+    assert (result.exit_code, "3" in capfd.readouterr().err.splitlines()) == (0, True)
+    assert [count["steps"] for count in result.data["executed"]] == [4]
 
 
 UNEVEN = """

@@ -148,6 +148,39 @@ def test_on_a_machine_of_two_gpus_plain_keras_is_mirrored(plain: Path) -> None:
     assert (plan.strategy, plan.devices) == ("mirrored", 2)
 
 
+def test_a_strategy_flag_of_the_users_own_is_used_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    flag = "argparse.ArgumentParser().add_argument('--strategy', choices=['ddp', 'mirrored'])"
+    path.write_text(f"import argparse, tensorflow\n{flag}\n")
+    here = diagnosed(HERE)
+    plan = plan_training(str(path), here)
+    assert plan.argv == (sys.executable, str(path))
+    assert any("own --strategy flag" in reason for reason in plan.because)
+    asked = plan_training(str(path), here, strategy="mirrored")
+    assert asked.argv[2:] == ("--strategy", "mirrored")
+
+
+def test_the_backend_that_the_user_has_set_for_keras_is_kept(plain: Path, tmp_path: Path) -> None:
+    here = diagnosed({**HERE, "packages": {**HERE["packages"], "torch": "2.9.0"}})
+
+    def chosen(**env: str) -> str:
+        home = {"KERAS_HOME": str(tmp_path / "keras"), **env}
+        plan = plan_training(str(plain), here, env=home)
+        assert plan.env["KERAS_BACKEND"] == plan.framework
+        return plan.framework
+
+    assert chosen() == "tensorflow"
+    assert chosen(KERAS_BACKEND="jax") == "jax"
+    assert chosen(KERAS_BACKEND="torch") == "torch"
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    assert chosen(KERAS_HOME=str(tmp_path)) == "jax"
+    assert chosen(KERAS_HOME=str(tmp_path), KERAS_BACKEND="tensorflow") == "tensorflow"
+    (tmp_path / "keras.json").write_text("[")
+    assert chosen(KERAS_HOME=str(tmp_path)) == "tensorflow"
+    plain.write_text("import keras, tensorflow.distribute")
+    assert chosen(KERAS_BACKEND="torch") == "tensorflow"
+
+
 def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> None:
     here = diagnosed(HERE)
     plan = plan_training(

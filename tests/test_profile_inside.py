@@ -154,6 +154,28 @@ def test_a_cell_is_profiled_by_a_magic(tmp_path: Path) -> None:
     assert shown == "True True"
 
 
+def test_a_profiled_cell_that_fails_fails_the_cell_and_is_shown_once(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    words = in_a_process(
+        f"""
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance(colors="NoColor")
+        shell.run_line_magic("load_ext", "tpuctl")
+        failed = shell.run_cell("%%tpuprofile found\\n" + {CELL!r} + "raise ValueError('bad data')")
+        print(repr(failed.error_in_exec), shell.user_ns["found"].steps > 20)
+        print("wrong", shell.run_cell("%%tpuprofile\\nif True print(1)").success)
+        shell.run_cell("raise KeyError('another one')")
+        """,
+        tmp_path,
+    )
+    assert "ValueError('bad data') True" in words
+    assert "wrong False" in words
+    assert words.count("ValueError: bad data") == 1
+    assert words.count("SyntaxError:") == 1
+    assert words.count("KeyError: 'another one'") == 1
+    assert "No training step" not in words
+
+
 @pytest.mark.tf
 def test_keras_takes_a_callback(tmp_path: Path) -> None:
     words = printed(

@@ -87,6 +87,19 @@ def test_keras_fit_is_seen_through_its_graph(program: Program) -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.slow
+def test_a_training_that_must_be_deterministic_runs_and_is_said_to_be_unseen(
+    program: Program, tpuctl: Tpuctl, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = KERAS.replace("data =", "tf.config.experimental.enable_op_determinism()\ndata =")
+    words = program(plain.replace("import keras", "import keras\nkeras.utils.set_random_seed(0)"))
+    result = tpuctl("profile", "run", "--", *words)
+    assert "trained" in capfd.readouterr().err
+    assert "exited with code 0 and no training step was seen" in result.stderr
+    assert "enable_op_determinism(): leave that out" in result.stderr
+
+
+@pytest.mark.tf
 def test_a_plain_loop_that_keeps_the_device_busy(program: Program) -> None:
     profile = profile_program(
         program(
@@ -199,12 +212,18 @@ def test_a_torch_loader_and_its_workers_are_seen(program: Program) -> None:
                     time.sleep(0.02)
                     return index
 
+            def begin(number):
+                print("worker", number)
+
+            loader = DataLoader(Slow(), batch_size=4, num_workers=2, worker_init_fn=begin)
             for _ in range(2):
-                for batch in DataLoader(Slow(), batch_size=4, num_workers=2):
+                for batch in loader:
                     time.sleep(0.002)
+                assert loader.worker_init_fn is begin
             """
         )
     )
+    assert not profile.program_code
     assert (profile.kind, profile.verdict) == ("torch", "io")
     assert [s.name for s in profile.stages if s.is_bottleneck] == ["Slow.__getitem__"]
 

@@ -9,8 +9,8 @@ from tpuctl.cli.options import Command
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.printable import printable_result
 from tpuctl.reporters.training import render_flags
-from tpuctl.training.catalog import Template
-from tpuctl.training.plan import find_script
+from tpuctl.training.catalog import Template, is_template
+from tpuctl.training.plan import after_dashes, find_script
 
 
 class LaunchCommand(Command):
@@ -20,7 +20,14 @@ class LaunchCommand(Command):
         """Turn flags that only the script has into settings."""
         end = args.index("--") if "--" in args else len(args)
         ctx.obj = _script_of(args[:end])
-        return super().parse_args(ctx, [*self._as_settings(ctx, args[:end]), *args[end:]])
+        words = [*self._as_settings(ctx, args[:end]), *args[end:]]
+        try:
+            return super().parse_args(ctx, words)
+        except Exception as error:
+            if type(error).__name__ != "NoSuchOption" or not ctx.obj or is_template(ctx.obj.path):
+                raise
+            option = f"{getattr(error, 'option_name', '')}"
+            raise UsageError(f"No such option: {option}.", hint=after_dashes(ctx.obj)) from error
 
     def _as_settings(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {flag.name: flag for flag in ctx.obj.flags} if ctx.obj else {}

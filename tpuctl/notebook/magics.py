@@ -3,10 +3,12 @@
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, NoReturn
 
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import TargetError, TpuctlError
 
 _FLAGS = {"--deep": "deep", "--numerics": "numerics"}
 _VALUES = {"--record": "record", "--replay": "replay"}
@@ -41,14 +43,32 @@ def profile_cell(shell: Any, line: str, cell: str) -> Any:
     from tpuctl.profiling.program.inside import profile
 
     with profile() as block:
-        shell.run_cell(cell)
+        ran = shell.run_cell(cell)
 
     def report() -> Any:
         if name := line.strip():
             shell.push({name: block.result})
         return block.result
 
+    if error := ran.error_before_exec or ran.error_in_exec:
+        display: Any = import_module("IPython.display").display
+        with suppress(TargetError):
+            display(report())
+        _raise_shown(shell, error)
     return _or_message(report)
+
+
+def _raise_shown(shell: Any, error: BaseException) -> NoReturn:
+    """Raise an error that has been shown, so that the cell fails without showing it again."""
+    show = shell.showtraceback
+
+    def show_others(*arguments: Any, **named: Any) -> None:
+        shell.showtraceback = show
+        if sys.exc_info()[1] is not error:
+            show(*arguments, **named)
+
+    shell.showtraceback = show_others
+    raise error
 
 
 def tpuctl(line: str) -> Any:

@@ -142,11 +142,12 @@ def _unmeasured(result: Training) -> str:
     """Say why there are no figures; a template that had no steps left has said so itself."""
     from tpuctl.training.catalog import is_template
 
+    why = result.unseen or SEEN
     if result.few:
         return f" {format_count(result.few, 'training step')}: too few to measure."
     if steps := max((count.steps for count in result.executed), default=0):
-        return f" {format_count(steps, 'training step')}, whose input was not seen: {SEEN}"
-    return "" if is_template(result.script) else f" No training steps were seen: {SEEN}"
+        return f" {format_count(steps, 'training step')}, whose input was not seen: {why}"
+    return "" if is_template(result.script) else f" No training steps were seen: {why}"
 
 
 def training_figures(training: Training) -> list[tuple[str, str]]:

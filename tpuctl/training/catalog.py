@@ -12,7 +12,7 @@ from tpuctl.codec import read_limited
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tpuctl.outcome import Outcome
 from tpuctl.storage.local import write_atomically
-from tpuctl.training.source import read_source
+from tpuctl.training.source import read_source, stated_frameworks
 
 # The actions of flags without a value, and the type of their `Flag`.
 _SWITCHES = {"store_true": "bool", "store_false": "bool", "BooleanOptionalAction": "yes|no"}
@@ -40,7 +40,7 @@ class Template(Outcome):
 
     `frameworks` is the script's `FRAMEWORKS = (...)`, else what it imports; empty if unknown. A
     plain Keras script has no strategy code and can run inside any strategy. `arguments` come before
-    those of the user.
+    those of the user. What `--strategy` means is known only of a script that `is_for_tpuctl`.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Template(Outcome):
     usage: str = field(metadata={"lines": True})
     is_plain_keras: bool = False
     needs_xla: bool = field(default=False, metadata={"internal": True})
+    is_for_tpuctl: bool = field(default=False, metadata={"internal": True})
     arguments: tuple[str, ...] = field(default=(), metadata={"internal": True})
 
     @property
@@ -143,6 +144,7 @@ def describe_script(path: Path) -> Template:
         usage="\n\n".join(doc.split("\n\n")[1:]),
         is_plain_keras=source.is_plain_keras and all(flag.name != "--strategy" for flag in flags),
         needs_xla=source.needs_xla,
+        is_for_tpuctl=stated_frameworks(tree) is not None,
     )
 
 

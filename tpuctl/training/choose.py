@@ -54,6 +54,7 @@ class Choice:
     strategy: str
     because: str
     snippet: str = field(metadata={"lines": True})
+    is_requested: bool = field(default=False, metadata={"internal": True})
 
 
 def choose(situation: Situation) -> Choice:

@@ -4,10 +4,12 @@ Frameworks read them once, at import.
 """
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from tpuctl.codec import read_json
 from tpuctl.training.choose import FRAMEWORKS, Choice
 
 
@@ -48,6 +50,17 @@ def plan_environment(
         *_pjrt(choice, problems, libtpu),
     )
     return tuple(change for change in wanted if env.get(change.variable) != change.value)
+
+
+def keras_backend(env: Mapping[str, str], problems: Collection[str]) -> str | None:
+    """Return the backend that the user has set for Keras, unless the accelerator rules it out."""
+    folder = env.get("KERAS_HOME") or f"{env.get('HOME', '')}/.keras"
+    config: object = None
+    with suppress(OSError, ValueError, RecursionError):
+        config = read_json(Path(folder, "keras.json"))
+    configured = config.get("backend") if isinstance(config, dict) else None
+    told = env.get("KERAS_BACKEND") or str(configured)
+    return told.lower() if told.lower() in FRAMEWORKS and "F35" not in problems else None
 
 
 def find_libtpu() -> str | None:

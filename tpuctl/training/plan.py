@@ -14,7 +14,7 @@ from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
 from tpuctl.training.catalog import Flag, Template, describe_script, describe_template
 from tpuctl.training.choose import FRAMEWORKS, Choice
-from tpuctl.training.environment import Change, find_libtpu, plan_environment
+from tpuctl.training.environment import Change, find_libtpu, keras_backend, plan_environment
 
 RUNNER = "tpuctl.training.runner"
 _NOT_INSTALLED = "not-installed"
@@ -93,7 +93,8 @@ def pick_choice(
     best = min(usable, key=lambda c: (c.strategy == _CPU_ONLY, order.index(c.framework)))
     if strategy != "auto":
         _check_strategy(script, best.framework, strategy)
-        return replace(best, strategy=strategy, because=f"requested with --strategy {strategy}")
+        why = f"requested with --strategy {strategy}"
+        return replace(best, strategy=strategy, because=why, is_requested=True)
     if best.strategy == _CPU_ONLY:
         return replace(best, strategy="default", because=f"{best.because}; running on the CPU")
     return _supported_by(script, best)
@@ -159,18 +160,26 @@ def plan_training(
     `find_script`, `pick_choice` and `plan_launch` raise.
     """
     script = find_script(target)
+    codes = {problem.code for problem in here.problems}
+    told = keras_backend(env, codes)
+    # A script that names its own frameworks keeps to them.
+    if (
+        told == "torch"
+        and script.is_plain_keras
+        and set(script.frameworks) == {"tensorflow", "jax"}
+    ):
+        script = replace(script, frameworks=("torch", *script.frameworks))
     offered = here.strategies
     if cpu_devices and cpu_devices > 1:
         offered = tuple(on_virtual_devices(choice, cpu_devices) for choice in offered)
     choice = pick_choice(
         script,
         offered,
-        preferred=here.recommended.framework,
+        preferred=told or here.recommended.framework,
         framework=framework,
         strategy=strategy,
         accelerator=here.accelerator,
     )
-    codes = {problem.code for problem in here.problems}
     changes = {c.variable: c for c in plan_environment(choice, codes, env, libtpu=find_libtpu())}
     if cpu_devices:
         changes |= {c.variable: c for c in _virtual_devices(choice, script, here, cpu_devices, env)}
@@ -224,6 +233,8 @@ def _pass_strategy(
         flags = {"--cpu-devices"}
     elif "--strategy" not in flags:
         because = [f"{script.name} has no --strategy flag and decides by itself"]
+    elif not (script.is_for_tpuctl or choice.is_requested):
+        because = [f"{script.name} has its own --strategy flag and decides by itself"]
     elif "--strategy" not in named:
         words = ["--strategy", choice.strategy]
     # JAX reads the number of CPU devices from the environment instead.
@@ -251,7 +262,7 @@ def _missing(
 def _supported_by(script: Template, choice: Choice) -> Choice:
     """Fall back to the CPU if the script's own --strategy does not support the choice."""
     known = next((flag.choices for flag in script.flags if flag.name == "--strategy"), ())
-    if not known or choice.strategy in known:
+    if not known or choice.strategy in known or not script.is_for_tpuctl:
         return choice
     if choice.strategy in ON_ALL_HOSTS:
         raise UsageError(
@@ -282,7 +293,9 @@ def _check_strategy(script: Template, framework: str, strategy: str) -> None:
 def _flag(setting: str, script: Template) -> list[str]:
     flags = {flag.name: flag for flag in script.flags}
     key, equals, value = setting.partition("=")
-    flag = f"--{key.strip().lstrip('-').replace('_', '-')}"
+    name = key.strip().lstrip("-")
+    forms = [f"--{each}" for each in (name, name.replace("_", "-"), name.replace("-", "_"))]
+    flag = next((each for each in forms if each in flags), forms[1])
     is_switch = flag in flags and flags[flag].is_switch
     if not key.strip() or not (equals or is_switch):
         raise UsageError(f"--set {setting} is not K=V.", hint="For example: --set epochs=2")
@@ -291,12 +304,19 @@ def _flag(setting: str, script: Template) -> list[str]:
         meant = f"Did you mean --set {near[0][2:]}={value}? " if near else ""
         raise UsageError(
             f"{script.name} has no flag {flag} (from --set {setting}).",
-            hint=f"{meant}Its flags: {', '.join(sorted(flags)) or 'none'}.",
+            hint=f"{meant}Its flags: {', '.join(sorted(flags))}."
+            if flags
+            else after_dashes(script),
         )
     if is_switch:
         return _switch(flags[flag], value if equals else "true")
     _check_value(flags[flag], value)
     return [flag, value]
+
+
+def after_dashes(script: Template) -> str:
+    """Say how to pass arguments that tpuctl does not know to a script."""
+    return f"Arguments of the script itself go after --: tpuctl launch {script.path} -- ARGS"
 
 
 def _switch(flag: Flag, value: str) -> list[str]:

@@ -73,6 +73,7 @@ class Training(LaunchPlan):
     explanation: Match | None = None
     last_words: tuple[str, ...] = field(default=(), metadata={"internal": True})
     few: int = field(default=0, metadata={"internal": True})
+    unseen: str = field(default="", metadata={"internal": True})
     stopped: bool = field(default=False, metadata={"internal": True})
 
     @property

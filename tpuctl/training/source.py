@@ -45,7 +45,7 @@ def read_source(tree: ast.Module, path: Path | None = None) -> Source:
         names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         names |= {part for module in modules for part in module.split(".")}
         uses_keras = "keras" in names
-        frameworks = _stated(tree) or _backend(nodes) or _imported(modules, uses_keras)
+        frameworks = stated_frameworks(tree) or _backend(nodes) or _imported(modules, uses_keras)
         if frameworks:
             break
     is_plain_keras = uses_keras and not names & _DISTRIBUTED
@@ -133,7 +133,8 @@ def _modules(nodes: list[ast.AST]) -> Iterator[str]:
             yield from _names(node)
 
 
-def _stated(tree: ast.Module) -> tuple[str, ...]:
+def stated_frameworks(tree: ast.Module) -> tuple[str, ...] | None:
+    """Return `FRAMEWORKS` of a script made for tpuctl; None if it is not one."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRAMEWORKS":
             try:
@@ -141,7 +142,7 @@ def _stated(tree: ast.Module) -> tuple[str, ...]:
             except ValueError:
                 return ()
             return tuple(map(str, value)) if isinstance(value, tuple | list) else ()
-    return ()
+    return None
 
 
 def _backend(nodes: list[ast.AST]) -> tuple[str, ...]:

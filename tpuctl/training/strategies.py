@@ -17,7 +17,13 @@ from tpuctl.printable import printable
 from tpuctl.runtime.live import live_machine
 from tpuctl.training import snippets
 from tpuctl.training.choose import FRAMEWORKS, UNUSABLE, Choice
-from tpuctl.training.environment import Change, apply_changes, find_libtpu, plan_environment
+from tpuctl.training.environment import (
+    Change,
+    apply_changes,
+    find_libtpu,
+    keras_backend,
+    plan_environment,
+)
 from tpuctl.training.plan import on_virtual_devices
 from tpuctl.training.schedules import scaled_rate
 from tpuctl.units import format_count
@@ -190,8 +196,8 @@ def _framework(here: Diagnosis, name: str) -> str:
     """Return the imported framework, or that of the strategy, or the recommended one."""
     if imported := _keras_backend():
         return imported
-    told = os.environ.get("KERAS_BACKEND", "").lower()
-    if told in ("tensorflow", "jax") and all(problem.code != "F35" for problem in here.problems):
+    told = keras_backend(os.environ, {problem.code for problem in here.problems})
+    if told and told != "torch":
         return told
     owners = [f for f in ("tensorflow", "jax") if name in snippets.known(f)]
     recommended = here.recommended.framework

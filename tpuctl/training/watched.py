@@ -16,6 +16,7 @@ from tpuctl.profiling.program.run import (
     read_few,
     read_other_steps,
     read_result,
+    read_unseen,
 )
 from tpuctl.profiling.program.watch import Steps
 from tpuctl.profiling.tpuprof import save
@@ -46,6 +47,7 @@ def watch_training(
         measured = read_result(Path(folder))
         few = read_few(Path(folder))
         other = read_other_steps(Path(folder))
+        unseen = read_unseen(Path(folder))
         error = read_error(Path(folder)) or "\n".join(training.last_words)
     if profile and measured:
         save(conclude(measured, target=measured.program or ""), profile)
@@ -54,6 +56,7 @@ def watch_training(
         training,
         watched=watched or (_without_input(other) if other else None),
         few=0 if measured else few,
+        unseen=unseen,
         explanation=first_claim(error) if training.returncode and error else None,
     )
 

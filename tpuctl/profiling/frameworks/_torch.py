@@ -33,13 +33,14 @@ def open_loader(
 ) -> Source:
     """Open a loader unchanged, except that its workers sample their stacks.
 
-    If an object wraps it, it is read through that object, whose elements may differ.
+    If an object wraps it, it is read through that object, whose elements may differ. A program's
+    `own` sampler goes with a loader that is the program's: see `sampling_workers`.
     """
     workers, data = loader.num_workers, loader.dataset
     name = type(data).__name__
-    if workers and _knows_tpuctl(loader.multiprocessing_context):
-        loader.worker_init_fn = partial(_start_in_worker, folder, loader.worker_init_fn)
-    elif workers:
+    if own is None:
+        _sample_workers(loader, folder)
+    if workers and not _knows_tpuctl(loader.multiprocessing_context):
         leave_note(folder, NOT_IN_WORKERS)
     sized = not isinstance(data, IterableDataset) and hasattr(data, "__len__")
     own = None if workers else own or StackSampler(folder)
@@ -62,6 +63,22 @@ def open_loader(
         costs=partial(sampled_costs, folder, lanes=max(1, workers), own=own),
         starts=[own.start] if own else [],
     )
+
+
+@contextlib.contextmanager
+def sampling_workers(loader: "DataLoader[Any]", folder: str) -> Iterator[None]:
+    """Let workers that start in the block sample their stacks; the loader is as before after it."""
+    before = loader.worker_init_fn
+    _sample_workers(loader, folder)
+    try:
+        yield
+    finally:
+        loader.worker_init_fn = before
+
+
+def _sample_workers(loader: "DataLoader[Any]", folder: str) -> None:
+    if loader.num_workers and _knows_tpuctl(loader.multiprocessing_context):
+        loader.worker_init_fn = partial(_start_in_worker, folder, loader.worker_init_fn)
 
 
 def _knows_tpuctl(context: Any) -> bool:

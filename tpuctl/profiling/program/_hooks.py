@@ -75,8 +75,11 @@ def hook_torch(watch: Watch, module: ModuleType, sampler: StackSampler) -> None:
         return watch.of(loader, lambda: _torch_source(loader, sampler))
 
     def _get_iterator(self: Any) -> Any:
+        from tpuctl.profiling.frameworks._torch import sampling_workers
+
         series = series_of(self)
-        made = plain_open(self)
+        with sampling_workers(self, sampler.folder):
+            made = plain_open(self)
         made._tpuctl = series
         watch.opened(series, made)
         return made

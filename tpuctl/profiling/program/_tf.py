@@ -19,6 +19,10 @@ from tpuctl.profiling.program.watch import Watch
 
 # TensorFlow's names for graphs of functions inside a data set; loops there do not train.
 DATASET_FUNCTION = "Dataset"
+DETERMINISTIC = (
+    "TensorFlow allows no clock inside a graph after enable_op_determinism(): leave that out to "
+    "measure Keras fit and loops in a tf.function."
+)
 
 
 class TensorFlowHooks:
@@ -160,12 +164,16 @@ class TensorFlowHooks:
 
     def _taking(self, plain: Callable[[Any], Any]) -> Callable[..., Any]:
         import tensorflow as tf
+        from tensorflow.python.framework.config import is_op_determinism_enabled
 
         def taking(self_: Any, *arguments: Any, **named: Any) -> Any:
             def take() -> Any:
                 return plain(self_, *arguments, **named)
 
             if not tf.executing_eagerly():
+                if is_op_determinism_enabled():
+                    self._watch.unseen = DETERMINISTIC
+                    return take()
                 return self._graphs.timed(tf, take, self_)
             series = getattr(self_, "_tpuctl", None)
             return take() if series is None else self._watch.take(series, take)

@@ -86,6 +86,8 @@ class Recording:
         measured, series = self.measurement(), self.watch.main()
         if measured is None:
             with contextlib.suppress(OSError):
+                if self.watch.unseen:
+                    Path(self.folder, f"{os.getpid()}.unseen").write_text(self.watch.unseen)
                 if series is not None:
                     Path(self.folder, f"{os.getpid()}.few").write_text(str(series.count + 1))
                 elif steps := self.watch.other_steps():

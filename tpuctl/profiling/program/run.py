@@ -40,7 +40,7 @@ NO_STEPS = (
     "tf.data, Keras fit, PyTorch and Grain loaders are found after a few steps; for another loop: "
     "with tpuctl.profile() as p: for batch in p.watch(batches): ..."
 )
-ITS_WORDS = "Its output above says why; it fails in the same way without tpuctl."
+ITS_WORDS = "Its output above says why. To compare, run it without tpuctl."
 UNSEEN = f"The program continues until it ends or you press Ctrl-C. {NO_STEPS}"
 
 
@@ -124,6 +124,8 @@ def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
     if hint != ITS_WORDS and (steps := read_other_steps(folder)):
         took = f"{steps.count:,} calls of {steps.function}, one every {steps.step_ms:.3g} ms"
         return TargetError(f"{ended} after {took}; their input was not seen.", hint=NO_STEPS)
+    if hint != ITS_WORDS and (why := read_unseen(folder)):
+        hint = why
     if hint != ITS_WORDS and (old := folder / "python.old").exists():
         hint = f"Python {old.read_text()} is not measured, 3.10 and newer are."
     return TargetError(f"{ended} and no training step was seen.", hint=hint)
@@ -176,6 +178,11 @@ def read_other_steps(folder: Path) -> Steps | None:
     """The steps of a program whose input was not seen, of the process that took most."""
     found = [from_plain(Steps, read_json(place)) for place in folder.glob("*.steps")]
     return max(found, key=lambda steps: steps.count, default=None)
+
+
+def read_unseen(folder: Path) -> str:
+    """Why the steps of a program could not be recorded; empty if unknown."""
+    return next((place.read_text() for place in folder.glob("*.unseen")), "")
 
 
 def read_error(folder: Path) -> str:

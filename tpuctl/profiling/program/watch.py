@@ -101,6 +101,8 @@ class Watch:
         self.in_graphs = False
         # Steps of a loop without an iterator that is known here.
         self.other_steps: Callable[[], Steps | None] = lambda: None
+        # Why steps were not recorded, if that is known.
+        self.unseen = ""
         self._inside = threading.local()
 
     def of(self, thing: object, make: Callable[[], Source]) -> Series:
