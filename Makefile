@@ -140,6 +140,7 @@ bench-pipelines: $(READY)  ## profile run on pipelines after public ones, with P
 soak: $(READY)  ## Interrupt every command at every point, in every way; watch for a day. Hours.
 	$(BIN)/python -m tests.soak
 	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest -m soak
+	FUZZ_EXAMPLES=60 $(BIN)/python -m pytest tests/test_remote_fuzz.py tests/test_provider_replies.py
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)
