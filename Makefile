@@ -32,8 +32,10 @@ demo: $(READY)  ## Run everything end to end: doctor, profile, presize, profile,
 
 test: test-quick test-heavy  ## Everything that CI runs.
 
+# A thread of pytest-timeout for each of thousands of tests would be a tenth of the time.
 test-quick: $(READY)  ## Without TensorFlow, network, third-party clients and whole programs; under two minutes.
-	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak'
+	$(BIN)/python -m pytest -n 2 -m 'not tf and not aot and not slow and not xla and not hosted and not clients and not soak' \
+		-o timeout=0 -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 # Ends a worker that not even the thread of pytest-timeout can end, with every stack.
 NO_HANG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
@@ -140,6 +142,7 @@ bench-pipelines: $(READY)  ## profile run on pipelines after public ones, with P
 soak: $(READY)  ## Interrupt every command at every point, in every way; watch for a day. Hours.
 	$(BIN)/python -m tests.soak
 	TPUCTL_ALL_KILLS=1 $(BIN)/python -m pytest -m soak
+	FUZZ_EXAMPLES=60 $(BIN)/python -m pytest tests/test_remote_fuzz.py tests/test_provider_replies.py
 
 golden: $(READY)  ## Rewrite the expected reports in tests/golden; read the diff before committing.
 	$(BIN)/python -m pytest -q --update-golden $$(grep -lF 'golden(' tests/test_*.py)

@@ -3,7 +3,10 @@
 import fcntl
 import importlib.util
 import os
+import secrets
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,17 @@ def needs(*modules: str) -> None:
     for name in modules:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
+
+
+def free_port() -> int:
+    """A port that nobody uses, and that the system gives to none of its connections meanwhile."""
+    lowest = 32768
+    with suppress(OSError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        lowest = int(file.read().split()[0])
+    while True:
+        port = secrets.choice(range(lowest // 2, lowest))
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:

@@ -26,6 +26,7 @@ import pytest
 import tpuctl
 from tests.attackers import CONNECT, NOBODY, as_nobody, attack, listening_on, own_address
 from tests.conftest import Tpuctl
+from tests.sharing import free_port
 from tests.training_runs import printed
 from tpuctl.datasets import serve, serve_agent
 from tpuctl.datasets.serve import Watch, line_of, plan_servers
@@ -149,8 +150,7 @@ def page() -> Iterator[str]:
 
 @pytest.mark.parametrize("is_root", [True, False])
 def test_a_server_is_reached_by_the_socket_of_its_owner_only(is_root: bool, page: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     folder = f"/tmp/tpuctl-serve-test-{secrets.token_hex(6)}"
     words = [ISOLATE, serve_agent.__file__, folder, port, BARE]
     words = [sys.executable, "-c", *words] if is_root else as_nobody(*words)
@@ -206,11 +206,6 @@ def test_without_namespaces_it_refuses_and_names_the_flag_with_the_risk() -> Non
     assert "does not allow a private network: unshare: " in error["message"]
     assert "Invalid argument" not in error["message"]
     assert error["hint"].endswith("--allow-unauthenticated")
-
-
-def free_port() -> str:
-    with socket.create_server(("", 0)) as probe:
-        return str(probe.getsockname()[1])
 
 
 @contextmanager
@@ -308,7 +303,7 @@ def test_an_open_service_gives_files_away_and_says_so_and_its_port_in_use_is_sai
     secret = tmp_path / "secret"
     secret.write_text("do not tell")
     secret.chmod(0o600)
-    with serving("--allow-unauthenticated", "--port", free_port()) as (process, document):
+    with serving("--allow-unauthenticated", "--port", str(free_port())) as (process, document):
         assert "without authentication" in document["warnings"][0]
         target = document["data"]["target"]
         assert "localhost" not in target

@@ -15,6 +15,8 @@ import pytest
 import tpuctl as library
 from tests import contract
 from tests.conftest import Tpuctl
+from tests.training_runs import warm_launch
+from tests.warm_child import start_warm_child
 from tpuctl.demo.demo import assemble_photographs
 from tpuctl.reporters import envelope
 
@@ -66,17 +68,26 @@ def test_a_useless_folder_is_one_error_before_any_work(
     assert error["hint"]
 
 
+# A fifth of the usual time is enough for the differences that are checked.
+SHORT = """
+from tpuctl.profiling import profile
+from tpuctl.__main__ import main
+profile.DEFAULT_SECONDS = 2.0
+main()
+"""
+
+
 def test_an_interrupted_day_leaves_no_report_and_finishes_with_every_promise(
-    photographs: Path, tmp_path: Path
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flat, out = tmp_path / "photographs", tmp_path / "day"
     flat.mkdir()
     for path in photographs.rglob("*.jpg"):
         shutil.copy(path, flat)
     (flat / "broken & <img src=x>.jpg").write_bytes(b"")
-    command = [sys.executable, "-m", "tpuctl", "demo", "--images", str(flat), "--out", str(out)]
+    words = ["demo", "--images", str(flat), "--out", str(out)]
     with subprocess.Popen(
-        command,
+        [sys.executable, "-c", SHORT, *words],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -98,6 +109,9 @@ def test_an_interrupted_day_leaves_no_report_and_finishes_with_every_promise(
     assert not (out / "report.html").exists()
 
     # The command does no more than this.
+    monkeypatch.setattr("tpuctl.profiling.profile.DEFAULT_SECONDS", 2.0)
+    monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
+    warm_launch(monkeypatch, "tensorflow")
     finished = library.demo.run(flat, out, log=2)
     document = json.loads(envelope.success("demo", finished))
     data = document["data"]

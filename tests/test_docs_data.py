@@ -13,6 +13,7 @@ from benchmarks import presize_before_after
 from tests import pages
 from tests.conftest import Tpuctl
 from tests.pictures import fill
+from tests.warm_child import start_warm_child
 from tpuctl.storage import open_storage
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
@@ -24,6 +25,7 @@ def test_the_commands_and_the_code_of_the_page_run(
     practice: Any, tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", practice({"buckets": {"bucket": {}}}).emulator.http)
     fill(tmp_path / "photos", 36, classes=2, width=64)
     bucket = open_storage("gs://bucket/photos")

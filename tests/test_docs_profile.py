@@ -12,6 +12,7 @@ import pytest
 
 from tests import pages
 from tests.conftest import Tpuctl
+from tests.warm_child import start_warm_child
 from tpuctl.profiling.models import Verdict
 
 PAGE = (Path(__file__).parents[1] / "docs" / "profile.md").read_text(encoding="utf-8")
@@ -23,6 +24,7 @@ def test_the_commands_of_the_page_run(
     tpuctl: Tpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     Path("input.py").write_text(pages.executed("profile", "python")[0], encoding="utf-8")
     program = "from input import make_dataset\nfor batch in make_dataset().take(12): pass\n"

@@ -118,7 +118,10 @@ def stranger() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_state", [False, True], ids=["no state", "state"])
+@pytest.mark.parametrize(
+    "has_state",
+    [pytest.param(False, id="no state", marks=pytest.mark.soak), pytest.param(True, id="state")],
+)
 def test_no_command_breaks_where_nothing_is_as_usual(place: Path, has_state: bool) -> None:
     for name in ("said", "new"):
         (place / name).mkdir()

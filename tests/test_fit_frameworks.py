@@ -59,6 +59,10 @@ def test_inference_is_the_forward_pass(programs: Path, session: Session) -> None
     assert found.flops_per_step == pytest.approx(2 * 256 * (HIDDEN + HEAD), rel=0.05)
 
 
+# Each backend compiles four programs; test_fit_compile.py has what is not possible, too.
+@pytest.mark.parametrize(
+    "session", ["jax", pytest.param("tensorflow", marks=pytest.mark.soak)], indirect=True
+)
 def test_what_could_be_tried_is_compiled_each_by_itself(programs: Path, session: Session) -> None:
     """4 layers keep 1 MiB of activations each, for every example and in float32."""
     target = f"{programs}:wide_keras_model"
@@ -96,7 +100,8 @@ def test_a_tensorflow_function_compiles_and_its_variable_stays_in_place(
 @pytest.mark.parametrize(
     ("name", "framework", "layer"),
     [
-        ("images", "keras on jax", "conv2d"),
+        # Keras on JAX is compiled above.
+        pytest.param("images", "keras on jax", "conv2d", marks=pytest.mark.soak),
         ("jax-images", "jax", "stem"),
         ("custom-loop", "tensorflow", "matmul"),
     ],

@@ -216,19 +216,20 @@ def test_when_queued_resources_cannot_be_listed_a_node_still_goes_with_its_own(
 
 
 @pytest.mark.slow
-def test_all_planted_orphans_among_two_thousand_objects_and_nothing_else(
-    world: Worlds, journal: Journal
+@pytest.mark.parametrize("pairs", [300, pytest.param(1000, marks=pytest.mark.soak)])
+def test_all_planted_orphans_among_hundreds_of_objects_and_nothing_else(
+    world: Worlds, journal: Journal, pairs: int
 ) -> None:
     chance = random.Random(4)
     zones = {
         zone: {"capacity_chips": 40_000, "quota_chips": 40_000, "types": ["v5litepod-8"]}
         for zone in (HERE, FAR, "us-west4-a", "us-south1-a")
     }
-    dead = {f"n{number}" for number in chance.sample(range(1000), 20)}
-    suspended = {f"q{number}" for number in chance.sample(range(1000), 15)}
+    dead = {f"n{number}" for number in chance.sample(range(pairs), 20)}
+    suspended = {f"q{number}" for number in chance.sample(range(pairs), 15)}
     here = world({"zones": zones, "faults": dying(*dead, *suspended)})
     expired, zombies = set(), set()
-    for number in range(1000):
+    for number in range(pairs):
         seconds, zone = 600 if number % 97 == 0 else 360000, list(zones)[number % 4]
         request = ask_with_ttl(journal, here, f"n{number}", seconds, zone=zone)
         expired |= {request.name} if number % 97 == 0 else set()
@@ -241,7 +242,7 @@ def test_all_planted_orphans_among_two_thousand_objects_and_nothing_else(
     assert set(found(here, journal)) == planted
     ended = collect(here, journal)
     assert {find.action for find in ended.found} == {"deleted"}
-    everything = {f"{kind}{number}" for kind in "nq" for number in range(1000)}
+    everything = {f"{kind}{number}" for kind in "nq" for number in range(pairs)}
     assert set(nodes_of(here)) == everything - planted
 
 

@@ -76,9 +76,15 @@ def collect(here: GceWorld) -> None:
     assert not found.failures
 
 
-def points(world: Worlds, monkeypatch: pytest.MonkeyPatch, act: Any) -> Iterator[tuple[Any, ...]]:
-    """Kill an action after each of its requests, in a world of its own, until it is not reached."""
-    for nth in range(1, 200):
+# Every fifth request, and each of them in `make soak`.
+POINTS = pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+
+
+def points(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, act: Any, step: int
+) -> Iterator[tuple[Any, ...]]:
+    """Kill an action after every few requests, each in a world of its own, until it ends first."""
+    for nth in range(step, 200, step):
         # Its own journal, too: every command reads all of it.
         monkeypatch.setenv("TPUCTL_STATE_DIR", f"{os.environ['HOME']}/{nth}")
         here = open_gce(world, monkeypatch)
@@ -94,14 +100,15 @@ def points(world: Worlds, monkeypatch: pytest.MonkeyPatch, act: Any) -> Iterator
     raise AssertionError("it never ends")
 
 
+@POINTS
 def test_gc_finds_all_that_a_killed_create_leaves(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     def act(here: GceWorld, api: TpuApi | None, plan: Any = None) -> Any:
         return create(api, plan, journal=Journal()) if api else plan_of(here.api)
 
     states: Counter[str] = Counter()
-    for here, nth, request in points(world, monkeypatch, act):
+    for here, nth, request in points(world, monkeypatch, act, step):
         states[before := left(here.api).get("s1", "nothing")] += 1
         collect(here)
         after = left(here.connect())
@@ -114,13 +121,14 @@ def test_gc_finds_all_that_a_killed_create_leaves(
     assert states["READY"]
 
 
+@POINTS
 def test_the_same_create_again_finishes_what_a_killed_one_began(
-    world: Worlds, monkeypatch: pytest.MonkeyPatch
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     def act(here: GceWorld, api: TpuApi | None, plan: Any = None) -> Any:
         return create(api, plan, journal=Journal()) if api else plan_of(here.api)
 
-    for here, nth, request in points(world, monkeypatch, act):
+    for here, nth, request in points(world, monkeypatch, act, step):
         api = here.connect()
         reconcile(api, Journal())
         if left(api).get("s1") == "READY":
@@ -131,14 +139,17 @@ def test_the_same_create_again_finishes_what_a_killed_one_began(
         assert len(left(api)) == 1
 
 
-def test_gc_finishes_a_killed_deletion(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+@POINTS
+def test_gc_finishes_a_killed_deletion(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     def act(here: GceWorld, api: TpuApi | None, _: Any = None) -> Any:
         if api is None:
             return make(here.api)
         return delete(api, plan_delete(api, ["s1"], journal=Journal()), journal=Journal())
 
     states: Counter[str] = Counter()
-    for here, nth, request in points(world, monkeypatch, act):
+    for here, nth, request in points(world, monkeypatch, act, step):
         states[before := left(here.api).get("s1", "nothing")] += 1
         collect(here)
         after = left(here.connect())
@@ -298,7 +309,8 @@ def test_a_slice_of_tpu7x_is_created_preempted_replaced_and_finishes(watched: Wa
         ("host_error", "its VM s1-w-002 failed at"),
         # It ends a VM as a host error does; test_emulator_compute.py has both.
         pytest.param("maintenance", "its VM s1-w-002 failed at", marks=pytest.mark.soak),
-        ("preempt", "it was preempted at"),
+        # As of a slice of tpu7x, above.
+        pytest.param("preempt", "it was preempted at", marks=pytest.mark.soak),
     ],
 )
 def test_a_slice_that_loses_one_host_is_replaced_as_a_whole(
@@ -324,7 +336,7 @@ def test_a_slice_of_which_a_user_deleted_a_vm_is_not_replaced(watched: Watched) 
     assert (again.attempts, str(again.error)) == ((), str(done.error))
 
 
-@pytest.mark.parametrize("kind", ["v6e-4", "v6e-16"])
+@pytest.mark.parametrize("kind", ["v6e-4", pytest.param("v6e-16", marks=pytest.mark.soak)])
 def test_a_flex_start_whose_time_is_over_is_created_again_by_flex_start(
     watched: Watched, kind: str
 ) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from itertools import count, islice
@@ -17,6 +16,7 @@ import pytest
 from tests.conftest import Result, Tpuctl
 from tests.gke_world import SCALE, Clusters, launch
 from tests.gke_world import cluster as cluster
+from tests.sharing import free_port
 from tests.waiting import wait_until
 from tpuctl.emulator.kubernetes.pods import finds_names
 from tpuctl.providers.gke.client import JOB_SETS, Cluster, find_context
@@ -33,8 +33,7 @@ ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
 
 def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuctl: Tpuctl) -> None:
     world = cluster()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # The hosts find each other by the names of the JobSet, where the system has namespaces.
     meet = ("--env", f"PORT={port}") if finds_names() else ()
     result = tpuctl(*launch("--num-slices", "2", "--json", *meet))
@@ -407,7 +406,10 @@ def lines_of(result: Result) -> list[str]:
     return [line for line in result.stderr.splitlines() if line.startswith("line ")]
 
 
-@pytest.mark.parametrize("error", ["unavailable", "cut", "unauthenticated"])
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param("unavailable", marks=pytest.mark.soak), "cut", "unauthenticated"],
+)
 def test_a_job_is_followed_through_an_outage_of_the_cluster(
     cluster: Clusters, tpuctl: Tpuctl, error: str
 ) -> None:

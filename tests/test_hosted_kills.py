@@ -60,8 +60,7 @@ SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP}
 BLOWS = (*SIGNALS, "stderr", "cut", "lost")
 SAMPLE = {
     ("colab", "create", 3, "lost"), ("colab", "launch", 9, "kill"), ("colab", "run", 1, "term"),
-    ("colab", "delete", 2, "cut"), ("kaggle", "launch", 3, "kill"), ("kaggle", "launch", 3, "lost"),
-    ("kaggle", "launch", 4, "stderr"), ("kaggle", "logs", 2, "cut"), ("kaggle", "send", 6, "lost"),
+    ("colab", "delete", 2, "cut"), ("kaggle", "launch", 3, "lost"), ("kaggle", "logs", 2, "cut"),
     ("kaggle", "delete", 4, "hup"),
 }  # fmt: skip
 IS_WHOLE = bool(os.environ.get("TPUCTL_ALL_KILLS"))

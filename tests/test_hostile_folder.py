@@ -169,7 +169,13 @@ def test_a_command_executes_nothing_in_the_folder(trap, photos, tmp_path, words)
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("words", HEAVY.values(), ids=HEAVY)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(HEAVY[name], id=name, marks=[pytest.mark.soak] * (name == "numerics"))
+        for name in HEAVY
+    ],
+)
 def test_a_heavy_command_executes_nothing_in_the_folder(trap, photos, tmp_path, words) -> None:
     done = trap.run(*TPUCTL, *words_of(words, photos, tmp_path))
     assert trap.caught == []

@@ -14,15 +14,18 @@ from tests.sharing import HEAVY
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 SEEDS = {"colab": "ABD", "kaggle": "C", "workstation": "E"}
-# The programs that a notebook trains with start with TensorFlow's import done.
+# The programs that a notebook trains with or profiles start with TensorFlow's import done.
 WARM = """
 def warm():
     import pytest
     from tests.sharing import HEAVY
     from tests.training_runs import warm_launch
+    from tests.warm_child import start_warm_child
 
     HEAVY.update({})
-    warm_launch(pytest.MonkeyPatch(), "tensorflow")
+    patch = pytest.MonkeyPatch()
+    warm_launch(patch, "tensorflow")
+    patch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
 
 warm()
 del warm

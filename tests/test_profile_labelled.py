@@ -21,11 +21,11 @@ from tpuctl.profiling.windows import Signals
 
 BY_NAME = {label.name: label for label in LABELS}
 VCPU = Label("made", 20, ("vcpu",), None, "fit")
-CHEAP = ("slow_pipe", "iterable_works", "threads_at_work", "neighbours")
+CHEAP = ("slow_pipe", "iterable_works", "neighbours")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHEAP)
+@pytest.mark.parametrize("name", [*CHEAP, pytest.param("threads_at_work", marks=pytest.mark.soak)])
 def test_a_pipeline_with_a_known_cause_gets_no_wrong_verdict(name: str) -> None:
     label = BY_NAME[name]
     measured = up_to_three_times(

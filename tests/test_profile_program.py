@@ -157,7 +157,9 @@ def test_the_method_of_a_py_dataset_is_the_stage(program: Program) -> None:
         assert [a.change for a in profile.advice] == ["set .workers = 4 on the Batches before fit"]
 
 
+# On JAX, above, there is no generator in between.
 @pytest.mark.tf
+@pytest.mark.soak
 def test_the_method_behind_the_generator_of_keras_is_the_stage(program: Program) -> None:
     profile = profile_program(program(py_dataset_program("tensorflow", workers=1)))
     assert profile.batch_size == 4

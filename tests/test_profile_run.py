@@ -157,7 +157,9 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     )
     place = folder / "out" / "a.tpuprof"
     words = [target, "--steps", "20", "--seconds", "1", "--out", str(place), "--json"]
-    result = CliRunner().invoke(app, ["profile", "run", *words])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
+        result = CliRunner().invoke(app, ["profile", "run", *words])
     return Result(result.exit_code, result.stdout, result.stderr), place
 
 

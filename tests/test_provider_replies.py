@@ -51,7 +51,7 @@ from tpuctl.providers.kaggle.provider import Kaggle
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("FUZZ_EXAMPLES", "6"))
+ROUNDS = int(os.environ.get("FUZZ_EXAMPLES", "3"))
 HEADERS = (
     "Retry-After: \xb2", "Retry-After: " + "9" * 500, "Range: bytes=0-" + "9" * 5000,
     "Date: never", "tpuctl-emulated-scale: nan", "X: y",

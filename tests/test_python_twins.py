@@ -24,6 +24,7 @@ import tpuctl as library
 from tests import contract
 from tests.cloud_world import Worlds
 from tests.conftest import Tpuctl
+from tests.warm_child import start_warm_child
 from tpuctl.api.workers import as_pairs, as_words
 from tpuctl.cli import app as program
 from tpuctl.cli.contents import CONTENTS
@@ -257,6 +258,8 @@ def _(at: Bench) -> Any:
 @twin("profile run", *needs("tensorflow"), pytest.mark.slow, by_kind=True)
 def _(at: Bench) -> Any:
     words = [at.photos, "--seconds", "0.5", "--batch-size", "4", "--device-step-ms", "5"]
+    patch = at.stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setattr("tpuctl.profiling.profile.start_child", start_warm_child)
     return words, lambda: library.profile.run(
         str(at.photos), seconds=0.5, batch_size=4, device_step_ms=5
     )

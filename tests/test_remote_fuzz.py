@@ -43,8 +43,8 @@ from tpuctl.reporters import workers as report
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
-"""For each command; make fuzz tries many more."""
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "4"))
+"""For each command; make soak tries many more."""
 
 LIAR = """#!/bin/sh
 if [ -e {folder}/lie ]; then cat {folder}/lie; [ -e {folder}/stay ] && exec sleep 600; exit 0; fi

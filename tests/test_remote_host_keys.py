@@ -4,7 +4,6 @@ import os
 import pwd
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 pytest.importorskip("asyncssh")
 
+from tests.sharing import free_port
 from tests.test_remote_sshd import SSHD
 from tests.waiting import wait_until
 from tests.workers import IMPATIENT, new_key
@@ -80,8 +80,7 @@ def running(folder: Path, *, is_signed: bool, key: Path | None = None) -> Iterat
         )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     lines = [
         f"Port {port}", "ListenAddress 127.0.0.1", f"HostKey {folder}/host", "StrictModes no",
         f"AuthorizedKeysFile {key or folder / 'key'}.pub", "LogLevel DEBUG1", "PidFile none",

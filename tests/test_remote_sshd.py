@@ -3,7 +3,6 @@
 import ast
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 pytest.importorskip("asyncssh")
 
 import tpuctl
+from tests.sharing import free_port
 from tests.waiting import wait_until
 from tests.workers import IMPATIENT, Heard, alive, new_key
 from tpuctl.errors import UsageError
@@ -74,8 +74,7 @@ def running_sshd(
     if not key.exists():
         new_key(key)
     new_key(tmp_path / "host", kind)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     config = tmp_path / "config"
     config.write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nStrictModes no\n"
@@ -166,8 +165,7 @@ def test_chips_are_watched_and_freed(tpuctl, tmp_path: Path) -> None:
     chip = tmp_path / "dev" / "accel0"
     chip.parent.mkdir()
     chip.touch()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     env = {DEVICES: str(chip.parent), PORTS: str(port)}
     with running_sshd(tmp_path, env=env) as server, chip.open("rb") as held:
         where = ("--host", server.option, "--key", str(server.key))

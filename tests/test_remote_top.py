@@ -23,6 +23,7 @@ pytest.importorskip("asyncssh")
 pytest.importorskip("grpc", reason="grpcio is not installed")
 
 from tests import contract
+from tests.sharing import free_port
 from tests.waiting import wait_until
 from tests.workers import Slice, alive, running_slice
 from tpuctl.emulator._metrics import serve_metrics
@@ -37,12 +38,6 @@ from tpuctl.reporters import workers as report
 pytestmark = pytest.mark.slow
 
 GIB = 1 << 30
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @pytest.fixture(scope="module")

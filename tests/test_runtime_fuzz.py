@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.machines import codes, environments
@@ -168,12 +168,12 @@ class Survey:
 
 
 def survey(
-    machines: st.SearchStrategy[dict[str, Any]], examples: int, check: Check = check
+    machines: st.SearchStrategy[dict[str, Any]], examples: int, check: Check = check, **how: Any
 ) -> Survey:
     found = Survey()
 
     # The floors below count what is generated, which must not change from run to run.
-    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None, **how)
     @given(machines)
     def run(document: dict[str, Any]) -> None:
         found.add(document, check)
@@ -195,13 +195,18 @@ def damaged(draw: st.DrawFn, machines: st.SearchStrategy[dict[str, Any]]) -> dic
     return {**document, name: None if damage == "null" else draw(ANYTHING)}
 
 
-def test_any_well_formed_machine_is_diagnosed() -> None:
-    survey(MACHINES, 300).require(share=1, runtimes=6, problems=16)
+SIZES = pytest.mark.parametrize("examples", [120, pytest.param(300, marks=pytest.mark.soak)])
 
 
-def test_a_damaged_machine_is_diagnosed_or_refused() -> None:
-    found = survey(damaged(MACHINES), 300)
-    found.require(share=0.6, runtimes=5, problems=12)
+@SIZES
+def test_any_well_formed_machine_is_diagnosed(examples: int) -> None:
+    survey(MACHINES, examples).require(share=1, runtimes=6, problems=examples // 20)
+
+
+@SIZES
+def test_a_damaged_machine_is_diagnosed_or_refused(examples: int) -> None:
+    found = survey(damaged(MACHINES), examples)
+    found.require(share=0.6, runtimes=5, problems=examples // 30)
     assert found.refused
 
 
@@ -235,7 +240,7 @@ def test_the_fuzzer_notices_when_all_is_refused_or_told_the_same(check: Check) -
 
 def test_the_fuzzer_notices_a_traceback() -> None:
     with pytest.raises(KeyError):
-        survey(MACHINES, 10, stumble)
+        survey(MACHINES, 10, stumble, phases=[Phase.generate])
 
 
 @settings(

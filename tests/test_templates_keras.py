@@ -161,7 +161,7 @@ def write_ranks(reviews: Path, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.soak)])
 def test_the_imdb_lstm_tells_good_reviews_from_bad_ones(
     tmp_path: Path, reviews: Path, backend: str
 ) -> None:
