@@ -91,6 +91,22 @@ print([h.is_this_notebook for h in found.holders], "F07" in {p.code for p in fou
 """
 
 
+def test_a_cell_that_awaits_runs_as_it_is_and_says_that_it_is_not_profiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(tpuctl.__file__).parents[1]))
+    _, awaits, plain = executed(
+        tmp_path,
+        "%load_ext tpuctl\nimport asyncio",
+        "%%tpuprofile\nfound = await asyncio.sleep(0, 5)\n!echo hi\nfound + 1",
+        "%%tpuprofile\nasync def later():\n    await asyncio.sleep(0)\nprint(found)",
+    )
+    texts = [output.get("text", "") for output in awaits]
+    assert [text for text in texts if "not profiled, because it has await" in text]
+    assert [output.data["text/plain"] for output in awaits if "data" in output] == ["6"]
+    assert not [output for output in plain if "await" in output.get("text", "")]
+
+
 def test_a_kernel_that_holds_the_tpu_knows_itself(tmp_path: Path) -> None:
     (outputs,) = executed(tmp_path, BUSY)
     assert outputs[0]["text"].strip() == "[True] True"

@@ -12,6 +12,10 @@ from tpuctl.errors import TargetError, TpuctlError
 
 _FLAGS = {"--deep": "deep", "--numerics": "numerics"}
 _VALUES = {"--record": "record", "--replay": "replay"}
+_NOT_PROFILED = (
+    "tpuctl: this cell is not profiled, because it has await outside a function. "
+    "Put its training inside: with tpuctl.profile() as p: ...\n"
+)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -23,6 +27,8 @@ def load_ipython_extension(shell: Any) -> None:
         return profile_cell(shell, line, cell)
 
     shell.register_magic_function(tpuprofile, magic_kind="cell", magic_name="tpuprofile")
+    leave = partial(_leave_awaiting_cells, shell)
+    shell.input_transformers_cleanup.append(leave)
 
     def tpulint(line: str, cell: str) -> None:
         """Check a cell for a TPU without running it; `%%tpulint colab` names the runtime."""
@@ -36,6 +42,15 @@ def load_ipython_extension(shell: Any) -> None:
         _or_message(report)
 
     shell.register_magic_function(tpulint, magic_kind="cell", magic_name="tpulint")
+
+
+def _leave_awaiting_cells(shell: Any, lines: list[str]) -> list[str]:
+    """Let a cell with `await` run without `%%tpuprofile`: a magic cannot wait for it."""
+    if lines and lines[0].split()[:1] == ["%%tpuprofile"]:
+        plain = shell.transform_cell("".join(lines[1:]))
+        if shell.should_run_async(plain, transformed_cell=plain):
+            return [f"__import__('sys').stderr.write({_NOT_PROFILED!r});\n", *lines[1:]]
+    return lines
 
 
 def profile_cell(shell: Any, line: str, cell: str) -> Any:
