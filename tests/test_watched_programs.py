@@ -555,6 +555,17 @@ def test_a_plain_jax_loop_is_left_alone(tmp_path: Path, name: str, mode: str) ->
 
 
 @pytest.mark.slow
+def test_a_program_that_clears_its_environment_is_still_profiled(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    clear = "import os; os.environ.clear()\n"
+    write(tmp_path, "ends", "jax")
+    (tmp_path / "train.py").write_text(clear + (tmp_path / "train.py").read_text())
+    stderr = run(MODES["launch"], tmp_path).stderr
+    assert "is not profiled" not in stderr
+    assert " ms (mean); speed " in stderr, stderr
+
+
+@pytest.mark.slow
 def test_a_hook_that_shows_would_be_noticed(tmp_path: Path) -> None:
     command = write(tmp_path, "ends", "plain")
     (tmp_path / "sitecustomize.py").write_text("print('hooked')")

@@ -19,6 +19,8 @@ if MYPY:
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.dirname(HERE)
 PACKAGE = os.path.dirname(os.path.dirname(PROGRAM))
+# Read before the program can change its environment.
+FOLDER = os.environ.get("TPUCTL_PROFILE_FOLDER", "")
 MOST_CHARACTERS = 10**5
 # How Python starts the processes of multiprocessing, which inherit the path and so this hook.
 WORKER_WORDS = ("--multiprocessing-fork", "from multiprocessing.resource_tracker import main")
@@ -79,7 +81,7 @@ def _hook(module):
     finally:
         sys.path[:] = path
         _forget_replaced(set(sys.modules) - before)
-    hook_program(module, os.environ["TPUCTL_PROFILE_FOLDER"])
+    hook_program(module, FOLDER)
 
 
 def _forget_replaced(names):
@@ -116,15 +118,15 @@ def _note_error(folder):
 OWN = _import_next()
 if (
     sys.version_info >= (3, 10)
-    and "TPUCTL_PROFILE_FOLDER" in os.environ
+    and FOLDER
     and _is_main_interpreter()
     and not any(word in argument for argument in sys.orig_argv for word in WORKER_WORDS)
 ):
     sys.meta_path.insert(0, AfterImport(HOOKS, _hook))
-    atexit.register(_note_error, os.environ["TPUCTL_PROFILE_FOLDER"])
-elif sys.version_info < (3, 10):  # noqa: UP036
+    atexit.register(_note_error, FOLDER)
+elif FOLDER and sys.version_info < (3, 10):
     try:
-        with open(os.path.join(os.environ["TPUCTL_PROFILE_FOLDER"], "python.old"), "w") as file:
+        with open(os.path.join(FOLDER, "python.old"), "w") as file:
             file.write(sys.version.split()[0])
     except Exception:  # noqa: S110 (in a program that has nothing to do with us)  # nosec B110
         pass
