@@ -69,6 +69,25 @@ def test_a_script_that_is_no_python_is_one_error(tmp_path: Path, content: bytes)
         find_script(str(path))
 
 
+def test_a_notebook_or_a_module_is_told_what_to_do(tpuctl: Tpuctl) -> None:
+    done = tpuctl("launch", "my notes.ipynb")
+    assert done.exit_code == 2
+    assert "jupyter nbconvert --to script 'my notes.ipynb'" in " ".join(done.stderr.split())
+    done = tpuctl("launch", "-m", "package.train", "--", "--steps", "3")
+    assert done.exit_code == 2
+    assert "tpuctl profile run -- python -m MODULE" in " ".join(done.stderr.split())
+
+
+def test_any_file_is_a_script_under_the_name_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, target in (("train", "train"), ("-x.py", "./-x.py"), ("images", "images")):
+        Path(name).write_text("import sys\nprint(sys.argv[0])\n")
+        plan = plan_launch(find_script(target), choice)
+        assert (plan.script == target) == (target != "images")  # a template
+
+
 def test_settings_become_the_scripts_own_flags(script: Path, choice) -> None:
     plan = plan_launch(find_script(str(script)), choice, ["steps=2"], ["--out", "x y"])
     assert plan.argv[1:] == (

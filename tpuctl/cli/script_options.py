@@ -12,6 +12,11 @@ from tpuctl.reporters.training import render_flags
 from tpuctl.training.catalog import Template, is_template
 from tpuctl.training.plan import after_dashes, find_script
 
+_FOR_MODULES = (
+    "launch takes the path of a script. To run and measure a module: "
+    "tpuctl profile run -- python -m MODULE"
+)
+
 
 class LaunchCommand(Command):
     """A command that takes the flags of its script, too: `--steps 20` is `--set steps=20`."""
@@ -24,10 +29,12 @@ class LaunchCommand(Command):
         try:
             return super().parse_args(ctx, words)
         except Exception as error:
-            if type(error).__name__ != "NoSuchOption" or not ctx.obj or is_template(ctx.obj.path):
-                raise
             option = f"{getattr(error, 'option_name', '')}"
-            raise UsageError(f"No such option: {option}.", hint=after_dashes(ctx.obj)) from error
+            is_module = option == "-m" and not ctx.obj
+            if type(error).__name__ != "NoSuchOption" or not (is_module or _is_own(ctx.obj)):
+                raise
+            hint = _FOR_MODULES if is_module else after_dashes(ctx.obj)
+            raise UsageError(f"No such option: {option}.", hint=hint) from error
 
     def _as_settings(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {flag.name: flag for flag in ctx.obj.flags} if ctx.obj else {}
@@ -60,6 +67,10 @@ class LaunchCommand(Command):
         super().format_help(ctx, formatter)
         if ctx.obj:
             output.print_report(render_flags(printable_result(ctx.obj)))
+
+
+def _is_own(script: Template | None) -> bool:
+    return script is not None and not is_template(script.path)
 
 
 def _script_of(args: list[str]) -> Template | None:

@@ -91,10 +91,11 @@ _ALSO = {"fashion-mnist": "mnist-cnn"}
 
 def list_templates() -> Catalog:
     """Describe every template."""
-    return Catalog(tuple(map(describe_template, _names())))
+    return Catalog(tuple(map(describe_template, template_names())))
 
 
-def _names() -> list[str]:
+def template_names() -> list[str]:
+    """Return the names of all templates."""
     return sorted([*(_template_name(script) for script in _folder().glob("*.py")), *_ALSO])
 
 
@@ -111,7 +112,7 @@ def find_template(name: str) -> Path:
     """Return the script of a template; raises NotFoundError."""
     path = _folder() / f"{_ALSO.get(name, name).replace('-', '_')}.py"
     if not path.is_file():
-        names = _names()
+        names = template_names()
         near = [each for each in names if name in each] or get_close_matches(name, names, 1)
         meant = f"Did you mean {' or '.join(near)}? " if name and near else ""
         raise NotFoundError(

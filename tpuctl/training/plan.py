@@ -12,7 +12,13 @@ from tpuctl.diagnosis.report import Diagnosis
 from tpuctl.errors import MissingExtraError, NotFoundError, TpuctlError, UsageError
 from tpuctl.outcome import Outcome
 from tpuctl.training import snippets
-from tpuctl.training.catalog import Flag, Template, describe_script, describe_template
+from tpuctl.training.catalog import (
+    Flag,
+    Template,
+    describe_script,
+    describe_template,
+    template_names,
+)
 from tpuctl.training.choose import FRAMEWORKS, Choice
 from tpuctl.training.environment import Change, find_libtpu, keras_backend, plan_environment
 
@@ -56,9 +62,22 @@ class LaunchPlan(Outcome):
 
 
 def find_script(target: str) -> Template:
-    """Find a template by name or a script by path; raises NotFoundError."""
+    """Find a template by name or a script by path; raises NotFoundError.
+
+    The path stays as it was given: `-x.py` would be an option of Python, `./-x.py` is not.
+    """
+    if target.endswith(".ipynb"):
+        raise UsageError(
+            f"{target} is a notebook; launch runs scripts.",
+            hint=f"Make a script of it: jupyter nbconvert --to script {shlex.quote(target)}. "
+            "To profile a cell: %load_ext tpuctl, then %%tpuprofile above its code.",
+        )
     is_path = target.endswith(".py") or "/" in target
-    return describe_script(Path(target)) if is_path else describe_template(target)
+    if not is_path and target not in template_names():
+        is_path = Path(target).is_file()
+    if not is_path:
+        return describe_template(target)
+    return replace(describe_script(Path(target)), path=target)
 
 
 def pick_choice(
