@@ -566,6 +566,20 @@ def test_a_program_that_clears_its_environment_is_still_profiled(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["tpuctl.py", "tpuctl/__init__.py"])
+def test_a_program_keeps_its_own_module_named_tpuctl(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("jax")
+    write(tmp_path, "ends", "jax")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("OWN = 'the program has its own'\n")
+    with (tmp_path / "train.py").open("a") as program:
+        program.write("\nimport tpuctl; print(tpuctl.OWN)\n")
+    ended = run(MODES["launch"], tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "trained on 192\nthe program has its own\n")
+    assert "not profiled: the program has a module of its own named tpuctl" in ended.stderr
+
+
+@pytest.mark.slow
 def test_a_hook_that_shows_would_be_noticed(tmp_path: Path) -> None:
     command = write(tmp_path, "ends", "plain")
     (tmp_path / "sitecustomize.py").write_text("print('hooked')")

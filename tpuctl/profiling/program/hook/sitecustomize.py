@@ -71,6 +71,7 @@ def _load_package():
 def _hook(module):
     # type: (ModuleType) -> None
     """Load tpuctl without modules from the program's folder, and let it patch the framework."""
+    _leave_own()
     standard = os.path.dirname(os.__file__)
     before, path = set(sys.modules), list(sys.path)
     sys.path[:] = [each for each in path if each.startswith(standard) and "-packages" not in each]
@@ -82,6 +83,17 @@ def _hook(module):
         sys.path[:] = path
         _forget_replaced(set(sys.modules) - before)
     hook_program(module, FOLDER)
+
+
+def _leave_own():
+    # type: () -> None
+    """Raise ImportError if the program means something of its own by `import tpuctl`."""
+    from importlib.machinery import PathFinder
+
+    spec = None if "tpuctl" in sys.modules else PathFinder.find_spec("tpuctl")
+    place = spec and spec.origin
+    if place and not os.path.exists(os.path.join(os.path.dirname(place), "profiling")):
+        raise ImportError("the program has a module of its own named tpuctl, " + place)
 
 
 def _forget_replaced(names):
