@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import json
 import os
 import pty
 import re
@@ -19,7 +20,9 @@ import pytest
 
 import tpuctl
 from tests.waiting import wait_until
-from tpuctl.profiling.program.run import _no_steps
+from tpuctl.codec import to_plain
+from tpuctl.profiling.program.run import ITS_WORDS, NO_STEPS, _no_steps
+from tpuctl.profiling.program.watch import Steps
 
 # Trainings whose batches come from the user's Python code in the main thread.
 LOADERS = {
@@ -577,6 +580,14 @@ def test_a_program_keeps_its_own_module_named_tpuctl(tmp_path: Path, name: str) 
     ended = run(MODES["launch"], tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "trained on 192\nthe program has its own\n")
     assert "not profiled: the program has a module of its own named tpuctl" in ended.stderr
+
+
+def test_a_program_that_fails_after_its_steps_has_had_some(tmp_path: Path) -> None:
+    (tmp_path / "1.steps").write_text(json.dumps(to_plain(Steps("step at a.py:9", 87, 3.4, 16))))
+    error = _no_steps("a.py exited with code 4", tmp_path, hint=ITS_WORDS)
+    assert str(error).startswith("a.py exited with code 4 after 87 calls of step at a.py:9")
+    assert error.hint == ITS_WORDS
+    assert _no_steps("a.py ended", tmp_path, hint="Give it longer.").hint == NO_STEPS
 
 
 @pytest.mark.slow

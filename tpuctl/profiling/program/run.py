@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.codec import from_plain, read_json
-from tpuctl.errors import NotFoundError, TargetError, UsageError
+from tpuctl.errors import EXIT_INTERRUPTED, NotFoundError, TargetError, UsageError
 from tpuctl.profiling.case import IN_TRAINING
 from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
@@ -108,7 +108,8 @@ def profile_program(
         if measured is None:
             how = f"ran for {limit_s:g} s" if stopped else how_it_ended(code)
             hint = f"Give it longer: --seconds. {NO_STEPS}" if stopped else NO_STEPS
-            error = _no_steps(f"{name} {how}", scratch.path, hint=ITS_WORDS if code else hint)
+            failed = code and shell_code(code) != EXIT_INTERRUPTED
+            error = _no_steps(f"{name} {how}", scratch.path, hint=ITS_WORDS if failed else hint)
             error.exit_code = shell_code(code) or error.exit_code
             raise error
         profile = conclude(with_copying(measured), target=name)
@@ -121,9 +122,10 @@ def profile_program(
 def _no_steps(ended: str, folder: Path, *, hint: str) -> TargetError:
     if few := read_few(folder):
         return TargetError(f"{ended} after {few} batches: too few to measure.", hint=FEW_BATCHES)
-    if hint != ITS_WORDS and (steps := read_other_steps(folder)):
+    if steps := read_other_steps(folder):
+        hint = hint if hint == ITS_WORDS else NO_STEPS
         took = f"{steps.count:,} calls of {steps.function}, one every {steps.step_ms:.3g} ms"
-        return TargetError(f"{ended} after {took}; their input was not seen.", hint=NO_STEPS)
+        return TargetError(f"{ended} after {took}; their input was not seen.", hint=hint)
     if hint != ITS_WORDS and (why := read_unseen(folder)):
         hint = why
     if hint != ITS_WORDS and (old := folder / "python.old").exists():
