@@ -582,6 +582,21 @@ def test_a_program_keeps_its_own_module_named_tpuctl(tmp_path: Path, name: str) 
     assert "not profiled: the program has a module of its own named tpuctl" in ended.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_has_the_descriptors_of_its_shell_and_no_others(
+    tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))); print(os.read(7, 9))"
+    )
+    shell = ["bash", "-c", 'exec "$@" 7< <(echo given)', "bash"]
+    alone = run([*shell, sys.executable, "train.py"], tmp_path, merged=True)
+    assert "given" in alone.stdout
+    watched = run([*shell, *MODES[mode]], tmp_path, merged=True)
+    assert alone.stdout in watched.stdout
+
+
 def test_a_program_that_fails_after_its_steps_has_had_some(tmp_path: Path) -> None:
     (tmp_path / "1.steps").write_text(json.dumps(to_plain(Steps("step at a.py:9", 87, 3.4, 16))))
     error = _no_steps("a.py exited with code 4", tmp_path, hint=ITS_WORDS)

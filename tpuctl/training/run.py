@@ -183,9 +183,9 @@ def run_training(
         env = {name: value for name, value in env.items() if name not in plan.unset}
         env |= {**plan.env, COUNTS_VARIABLE: str(counts)}
         env |= extra_env or {}
-        start = partial(
-            subprocess.Popen, _command(plan), env=env, stdout=log, stderr=stderr, stdin=stdin
-        )
+        streams = {"stdin": stdin, "stdout": log, "stderr": stderr}
+        # The script keeps descriptors that a shell has opened, as in `--data <(zcat file)`.
+        start = partial(subprocess.Popen, _command(plan), env=env, close_fds=False, **streams)
         with signals_passed_on(start) as (child, received):
             try:
                 on_start()

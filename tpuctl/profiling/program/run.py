@@ -208,7 +208,8 @@ def _start(command: Sequence[str], folder: str) -> "subprocess.Popen[bytes]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     env = {**os.environ, **hook_environment(folder, os.environ)}
     try:
-        return subprocess.Popen(words, stdout=STDERR, env=env)  # noqa: S603 (the user's)
+        # The program keeps descriptors that a shell has opened, as in `--data <(zcat file)`.
+        return subprocess.Popen(words, stdout=STDERR, env=env, close_fds=False)  # noqa: S603 (the user's)
     except OSError as error:
         raise NotFoundError(
             f"{words[0]} could not be started: {error.strerror}.",
