@@ -5,8 +5,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tpuctl.api import cloud
 from tpuctl.cli import output
 from tpuctl.cli.options import (
@@ -199,16 +197,12 @@ class _Dialogue:
         self._display.close()
         if not sys.stdin.isatty() or output.as_json():
             return "cancel"
-        answers: dict[str, Choice] = {"l": "leave", "c": "cancel"}
-        try:
-            while True:
-                text = typer.prompt(
-                    "Leave the request running, or cancel it?", default="cancel", err=True
-                )
-                if choice := answers.get(str(text).strip().lower()[:1]):
-                    return choice
-        except typer.Abort:
-            raise KeyboardInterrupt from None
+        answers: dict[str, Choice] = {"l": "leave", "c": "cancel", "": "cancel"}
+        choice = None
+        while choice is None:
+            text = output.ask("Leave the request running, or cancel it? [cancel]: ")
+            choice = answers.get(text.lower()[:1])
+        return choice
 
 
 def _parse_labels(pairs: list[str]) -> dict[str, str]:

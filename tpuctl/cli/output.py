@@ -3,7 +3,9 @@
 import codecs
 import errno
 import os
+import select
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -215,6 +217,24 @@ def confirm(question: str, *, yes: bool) -> None:
     if not typer.confirm(printable(question, lines=True), err=True):
         note("Nothing was done.")
         raise typer.Exit(1)
+
+
+def ask(question: str) -> str:
+    """Return the answer typed on the terminal; KeyboardInterrupt at Ctrl-C and at its end."""
+    typer.echo(question, nl=False, err=True)
+    heard, wake = os.pipe()
+    os.set_blocking(wake, False)
+    before = signal.set_wakeup_fd(wake)
+    try:
+        # input() goes on waiting after a Ctrl-C that comes just before it reads.
+        select.select([sys.stdin, heard], [], [])
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(heard)
+        os.close(wake)
+    if line := sys.stdin.readline():
+        return line.strip()
+    raise KeyboardInterrupt
 
 
 def confirm_plan(ask: Callable[[Any], str], plan: Any, *, yes: bool) -> None:
