@@ -64,14 +64,14 @@ def target_of(target: object) -> str:
         return os.fspath(target)
     if not inspect.isfunction(target):
         raise UsageError(
-            f"A {type(target).__name__} cannot be sent to the process that measures.",
+            f"A {type(target).__name__} cannot be sent to another process.",
             hint="Pass the function that makes it, as pipeline.py:make_dataset or itself.",
         )
     name, place = target.__name__, target.__module__
     module = sys.modules.get(place)
     if module is None or place == "__main__" or getattr(module, name, None) is not target:
         raise UsageError(
-            f"The function {name} is measured in a process of its own, which cannot import it.",
+            f"The function {name} runs in a process of its own, which cannot import it.",
             hint=f"Write it to a file, such as pipeline.py (%%writefile in a notebook), and pass "
             f'"pipeline.py:{name}".',
         )
