@@ -577,6 +577,9 @@ def test_the_options_of_presize_are_given_by_name(photos: Path, tmp_path: Path, 
     assert made.written
     chosen = library.data.show(tmp_path / "out").options
     assert (chosen["size"], chosen["encode"]) == ([48, 48], "png")
+    wrong: Any = (48, 48, 3)
+    with pytest.raises(UsageError, match="48x48x3 is not a valid size"):
+        library.data.presize(photos, tmp_path / "out", size=wrong)
     with pytest.raises(TypeError, match="sizee"):
         library.data.presize(photos, tmp_path / "out", sizee=48)
 

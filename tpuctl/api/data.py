@@ -48,10 +48,9 @@ def presize(
     from tpuctl.datasets.models import PresizeOptions, parse_sizes
     from tpuctl.datasets.presize import presize
 
-    if isinstance(size, tuple):
-        changes["size"] = size
-    elif size is not None:
-        sizes = parse_sizes(str(size))
+    if size is not None:
+        sides = size if isinstance(size, (tuple, list)) else [size]
+        sizes = parse_sizes("x".join(map(str, sides)))
         changes |= {"size": sizes[0], "sizes": sizes if len(sizes) > 1 else ()}
     chosen = replace(options or PresizeOptions(), **changes)
     zone = _zone(chosen.zone, str(src), str(dst))
