@@ -91,7 +91,10 @@ def test_the_table_of_contents_says_what_the_command_says(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", CONTENTS, ids=lambda entry: entry.name)
-def test_every_command_has_the_common_options_and_no_foreign_ones(tpuctl, entry: Entry) -> None:
+def test_every_command_has_the_common_options_and_no_foreign_ones(
+    tpuctl, monkeypatch: pytest.MonkeyPatch, entry: Entry
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     screens = [tpuctl(entry.name, "--help").stdout]
     command = program._load(entry)
     for name in getattr(command, "commands", {}):
@@ -99,6 +102,7 @@ def test_every_command_has_the_common_options_and_no_foreign_ones(tpuctl, entry:
     for screen in screens if len(screens) == 1 else screens[1:]:
         assert all(option in screen for option in ("--json", "--verbose", "--debug"))
         assert "--install-completion" not in screen
+        assert "…" not in screen, "a name or a word is too long for its column"
 
 
 def examples_of(words: tuple[str, ...], command: Any) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ from tpuctl.reporters import changes as report
 Name = Annotated[str, Argument(metavar="NAME", help="Name of the new TPU.")]
 Type = Annotated[
     str,
-    Option("--accelerator-type", "--type", metavar="TYPE", help="Accelerator type such as v5e-8."),
+    Option("--accelerator-type", metavar="TYPE", help="Accelerator type such as v5e-8."),
 ]
 Zone = Annotated[str | None, zone_option("Zone; auto tries every zone that has the type.")]
 Zones = Annotated[
@@ -77,7 +77,9 @@ Tag = Annotated[
 DataDisk = Annotated[
     list[str] | None,
     Option(
-        "--data-disk", metavar="DISK", help="Existing disk to attach: source=PATH,mode=read-only."
+        "--data-disk",
+        metavar="DISK",
+        help="Existing disk to attach: source=PATH, and mode=read-only after a comma.",
     ),
 ]
 StartupScript = Annotated[

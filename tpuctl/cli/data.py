@@ -251,7 +251,7 @@ def serve(
             metavar="PORT",
             min=1,
             max=65535,
-            help="With --allow-unauthenticated: the dispatcher's port; workers use the next ones.",
+            help="With --allow-unauthenticated the dispatcher's port; workers use the next ones.",
         ),
     ] = None,
     allow_unauthenticated: Annotated[

@@ -132,7 +132,16 @@ Timeout = Annotated[
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip confirmation.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be done, without doing it.")]
 
-HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+
+def _full_name(word: str) -> str:
+    # As a second name of the option it would leave no room for the first in the help.
+    return "accelerator-type" if word == "type" else word
+
+
+HELP: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": _full_name,
+}
 
 _common = typer.Typer(add_completion=False)
 

@@ -207,7 +207,6 @@ def launch(
         str | None,
         Option(
             "--accelerator-type",
-            "--type",
             metavar="TYPE",
             help="On GKE: accelerator type of each slice, such as v6e-16.",
         ),
@@ -275,7 +274,6 @@ def fit(
         list[str] | None,
         Option(
             "--accelerator-type",
-            "--type",
             metavar="TYPE",
             help="Accelerator type such as v5e-8; several, A,B or repeated, are compared.",
         ),

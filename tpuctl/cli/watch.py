@@ -36,7 +36,8 @@ Words = Annotated[
 On = Annotated[
     str | None,
     Option(
-        metavar="P,P:TYPE,...", help="Providers in this order: kaggle,colab:v5e-1,cloud-tpu:v5e-8."
+        metavar="P,P:TYPE,...",
+        help="Providers in this order, some with a type: kaggle,colab:v5e-1.",
     ),
 ]
 CheckpointsIn = Annotated[
@@ -70,7 +71,6 @@ Type = Annotated[
     str | None,
     Option(
         "--accelerator-type",
-        "--type",
         metavar="TYPE",
         help="Accelerator type to create if there is no TPU yet, such as v5e-8.",
     ),
