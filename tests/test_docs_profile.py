@@ -44,7 +44,8 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
         [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Waiting for data is the bottleneck" in done.stdout
+    # Which verdict follows depends on what else runs here.
+    assert re.fullmatch(r"Device idle \d+%\. [A-Z].+\.\n", done.stdout)
 
 
 def test_the_page_names_every_verdict() -> None:
