@@ -5,8 +5,7 @@
     │   ├── TargetError         1  the user's own code failed
     │   ├── DamagedError        1  a data set does not match its manifest
     │   ├── InvalidArgumentError 2  an argument or an option cannot be read
-    │   ├── SourceChangedError  1  an image changed while it was being presized
-    │   └── PortTakenError      1  another program is listening on this port
+    │   └── SourceChangedError  1  an image changed while it was being presized
     ├── NotFoundError           1  the named object does not exist
     ├── AlreadyExistsError      1  the target exists, and replacing it was not requested
     ├── WriteError              1  the destination is full, read-only or missing
@@ -115,10 +114,6 @@ class SourceChangedError(InvalidInputError):
     """An image has changed since the plan was made."""
 
     code = "source_changed"
-
-
-class PortTakenError(InvalidInputError):
-    """Another program is listening on the port."""
 
 
 class NotFoundError(TpuctlError):
