@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from tests.machines import chips, codes, diagnosed
+from tpuctl.diagnosis.diagnose import diagnose
+from tpuctl.runtime.record import Recorder, to_json
+from tpuctl.runtime.replay import RecordedMachine
 
 MACHINES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "public_machines" / "machines.json").read_text(encoding="utf-8")
 )
 BY_NAME = {machine["name"]: machine for machine in MACHINES}
 # What is still wrong, with the reason; a fixed one fails this list.
-UNSOLVED: dict[str, set[str]] = {
-    # Apple's GPUs are not looked for.
-    "mac_studio_jax_metal": {"accelerator", "strategy_jax"},
-}
+UNSOLVED: dict[str, set[str]] = {}
 
 
 def half(machine: dict[str, Any]) -> str:
@@ -61,12 +61,27 @@ def test_a_machine_of_a_public_dump_is_diagnosed_as_its_source_says(name: str) -
     assert wrong(BY_NAME[name]) == UNSOLVED.get(name, set())
 
 
+_ANSWERS = (
+    "runtime", "accelerator", "generation", "chips", "devices", "hosts", "worker", "slices",
+    "usable", "gpus", "strategy_tf", "strategy_jax", "strategy_torch",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_recording_gives_the_same_answers(name: str) -> None:
+    recorder = Recorder(RecordedMachine(recording(BY_NAME[name])))
+    found = diagnose(recorder.machine)
+    again = diagnosed(json.loads(to_json(recorder.document())))
+    assert [getattr(again, key) for key in _ANSWERS] == [getattr(found, key) for key in _ANSWERS]
+    assert codes(again) == codes(found)
+
+
 def test_both_halves_are_large_and_share_no_source() -> None:
     sources = {
         side: {machine["source"] for machine in MACHINES if half(machine) == side}
         for side in ("seen", "unseen")
     }
-    assert len(MACHINES) >= 140
+    assert len(MACHINES) >= 175
     assert min(len(group) for group in sources.values()) >= 50
     assert not sources["seen"] & sources["unseen"]
     for machine in MACHINES:

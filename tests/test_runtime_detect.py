@@ -314,6 +314,41 @@ def test_gpus_are_counted_by_node_and_not_by_variable() -> None:
     assert look(files={"/dev/nvidia0": None, **name}).gpu_names == ("NVIDIA L4",)
 
 
+@pytest.mark.parametrize(
+    ("shown", "gpus"),
+    [
+        ("", 0), ("-1", 0), ("1", 1), ("0,1", 2), ("1,-1,0", 1), ("0, 7", 1), ("NoDevFiles", 0),
+        ("GPU-8932f937,GPU-46b32f93", 2), ("MIG-1,MIG-2", 1),
+    ],
+)  # fmt: skip
+def test_hidden_gpus_do_not_count(shown: str, gpus: int) -> None:
+    files = {f"/dev/nvidia{n}": None for n in range(4)}
+    found = look(env={"CUDA_VISIBLE_DEVICES": shown}, files=files, packages={"torch": "2.9.0"})
+    assert (found.gpus, found.accelerator) == (gpus, "gpu" if gpus else "none")
+    assert found.strategy_torch == ("cpu", "cuda-single", "cuda-ddp")[gpus]
+    assert any(f"shows {gpus} of 4" in line for line in found.answers.hardware)
+
+
+def test_hiding_gpus_changes_neither_the_platform_nor_their_names() -> None:
+    env = {**KAGGLE, "CUDA_VISIBLE_DEVICES": "1"}
+    found = look(env=env, files={"/dev/nvidia0": None, "/dev/nvidia1": None})
+    assert (found.runtime, found.gpus, found.gpu_names) == ("kaggle-gpu", 1, ("Tesla T4",))
+    found = look(env={**KAGGLE, "CUDA_VISIBLE_DEVICES": ""}, files={"/dev/nvidia0": None})
+    assert (found.runtime, found.gpus, found.accelerator) == ("kaggle-gpu", 0, "none")
+
+
+def test_a_gpu_that_only_a_plugin_can_use_counts_with_the_plugin() -> None:
+    mac, intel = {"/System/Library/": None}, {"/dev/dri/renderD128": None, "/dev/dri/card0": None}
+    assert look(files=mac, packages={"jax": "0.5.2"}).accelerator == "none"
+    assert look(files=intel, packages={"jax": "0.11.0"}).accelerator == "none"
+    assert look(packages={"jax-metal": "0.1.1"}).accelerator == "none"
+    found = look(files=mac, packages={"jax": "0.5.2", "jax-metal": "0.1.1", "torch": "2.9.0"})
+    assert (found.gpus, found.strategy_jax, found.strategy_torch) == (1, "single", "cpu")
+    packages = {"jax": "0.11.0", "jax-oneapi-plugin": "0.11.0"}
+    found = look(env={"CUDA_VISIBLE_DEVICES": ""}, files=intel, packages=packages)
+    assert (found.gpus, found.strategy_jax) == (1, "single")
+
+
 def test_amd_gpus_are_counted_by_their_simds() -> None:
     folder = "/sys/class/kfd/kfd/topology/nodes"
     files = {f"{folder}/0/properties": "simd_count 0\n", f"{folder}/1/properties": "simd_count 8\n"}

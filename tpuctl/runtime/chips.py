@@ -6,10 +6,18 @@ from dataclasses import dataclass
 
 from tpuctl.hardware.types import Generation, generation_of_type, generations, load_data
 from tpuctl.runtime.local import device_nodes
-from tpuctl.runtime.machine import Machine, PciDevice, variable
+from tpuctl.runtime.machine import Machine, PciDevice, parse_count, variable
 
 TPU_ENV_FILE = "/etc/tpu/tpu-env"
 _NVIDIA = re.compile(r"nvidia[0-9]+")
+# The variables that hide GPUs of NVIDIA, and of AMD.
+_HIDE = (
+    ("CUDA_VISIBLE_DEVICES",),
+    ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+)
+# GPUs of other makers count only with a plugin that lets a framework use them.
+_APPLE = ("jax-metal", "tensorflow-metal")
+_INTEL = ("jax-oneapi-plugin", "intel-extension-for-openxla", "intel-extension-for-tensorflow")
 
 
 @dataclass(frozen=True)
@@ -39,11 +47,17 @@ class Chips:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a machine, with their names if known."""
+    """The GPUs that this process can use, with their names if known; `hidden` ones it cannot."""
 
     count: int = 0
     names: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
+    hidden: int = 0
+
+    @property
+    def present(self) -> bool:
+        """Whether the machine has GPUs, usable or not."""
+        return self.count + self.hidden > 0
 
 
 def find_chips(machine: Machine) -> Chips:
@@ -93,13 +107,58 @@ def find_gpus(machine: Machine) -> Gpus:
     )
     names = _gpu_names(machine)
     if nodes:
-        return Gpus(len(nodes), names, (f"/dev/{', /dev/'.join(nodes)}", *names))
+        found = Gpus(len(nodes), names, (f"/dev/{', /dev/'.join(nodes)}", *names))
+        return _shown(machine, found, _HIDE[0])
     # WSL has no /dev/nvidia0; its GPUs are behind /dev/dxg.
     for path in ("/dev/nvidiactl", "/dev/dxg"):
         if machine.is_device(path):
-            return Gpus(max(1, len(names)), names, (path, *names))
-    amd = _amd_gpus(machine)
-    return Gpus(amd, (), (f"{amd} AMD GPU(s) below /sys/class/kfd",)) if amd else Gpus()
+            found = Gpus(max(1, len(names)), names, (path, *names))
+            return _shown(machine, found, _HIDE[0], sure=False)
+    if amd := _amd_gpus(machine):
+        found = Gpus(amd, (), (f"{amd} AMD GPU(s) below /sys/class/kfd",))
+        return _shown(machine, found, _HIDE[1])
+    return _gpus_of_plugins(machine)
+
+
+def _shown(machine: Machine, found: Gpus, hide: tuple[str, ...], *, sure: bool = True) -> Gpus:
+    """Leave out the GPUs that the user hides; set to nothing, the variable hides all."""
+    name = next((name for name in hide if name in machine.env), None)
+    if name is None:
+        return found
+    count = min(found.count, _visible(machine.env[name], found.count if sure else None))
+    if count == found.count:
+        return found
+    why = f"{name}={machine.env[name]!r} shows {count} of {found.count} GPU(s)"
+    names = found.names[:count] if len(set(found.names)) == 1 else ()
+    return Gpus(count, names, (*found.because, why), hidden=found.count - count)
+
+
+def _visible(text: str, limit: int | None) -> int:
+    """Count as CUDA does: an unknown entry ends the list, and a process gets one MIG instance."""
+    count = 0
+    for entry in map(str.strip, text.split(",")):
+        if entry.startswith("MIG-"):
+            return max(1, count)
+        number = parse_count(entry)
+        known = number is not None and (limit is None or number < limit)
+        if not known and not entry.startswith("GPU-"):
+            break
+        count += 1
+    return count
+
+
+def _gpus_of_plugins(machine: Machine) -> Gpus:
+    apple, intel = (
+        next((name for name in plugins if name in machine.packages), None)
+        for plugins in (_APPLE, _INTEL)
+    )
+    if apple and machine.is_dir("/System/Library"):
+        return Gpus(1, (), (f"the GPU of this Mac, by {apple}",))
+    paths = [f"/dev/dri/{name}" for name in machine.names("/dev/dri") if name.startswith("renderD")]
+    nodes = [path for path in paths if machine.is_device(path)] if intel else []
+    if nodes:
+        return Gpus(len(nodes), (), (f"{', '.join(nodes)}, by {intel}",))
+    return Gpus()
 
 
 def tpu_env(machine: Machine) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Detect where we run: platform, hardware, frameworks, and who holds the TPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpuctl.runtime.chips import Chips, Gpus, find_chips, find_gpus
 from tpuctl.runtime.frameworks import Frameworks, find_frameworks
@@ -69,9 +69,10 @@ def detect(machine: Machine) -> Detection:
     )
     topology = find_topology(machine, chips) if belongs_to_slice else find_cluster(machine)
     platform = find_platform(ProbeInput(machine, chips, gpus, topology))
-    if platform.runtime == "kaggle-gpu" and not gpus.names and gpus.count in _KAGGLE_GPUS:
-        names = _KAGGLE_GPUS[gpus.count]
-        gpus = Gpus(gpus.count, names, (*gpus.because, f"on Kaggle: {' and '.join(names)}"))
+    known = _KAGGLE_GPUS.get(gpus.count + gpus.hidden, ())
+    if platform.runtime == "kaggle-gpu" and not gpus.names and known:
+        because = (*gpus.because, f"on Kaggle: {' and '.join(known)}")
+        gpus = replace(gpus, names=known[: gpus.count], because=because)
     return Detection(
         platform=platform,
         chips=chips,

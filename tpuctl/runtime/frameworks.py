@@ -23,6 +23,7 @@ TENSORFLOW_DISTS = (
 _TPU_BUILDS = ("tensorflow-tpu", "tf-nightly-tpu")
 _CPU_BUILDS = ("tensorflow-cpu", "tf-nightly-cpu", "intel-tensorflow", "tensorflow-cpu-aws")
 LIBTPU_DISTS = ("libtpu", "libtpu-nightly", "libtpu-lts")
+_JAX_PLUGINS = ("jax-cuda", "jax-rocm", "jax-metal", "jax-oneapi", "intel-extension-for-openxla")
 _TF_LIBRARIES = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 
 
@@ -63,7 +64,7 @@ def find_frameworks(machine: Machine, runtime: str, *, has_chips: bool) -> Frame
         jax=packages.get("jax"),
         jax_build=_jax_build(machine, has_chips=has_chips),
         torch=torch,
-        torch_build=("cpu" if "+cpu" in torch else "gpu") if torch else None,
+        torch_build=_torch_build(machine, torch) if torch else None,
         torch_xla=packages.get("torch-xla") if torch else None,
         torch_tpu=packages.get("torch-tpu") if torch else None,
         keras=packages.get("keras"),
@@ -102,11 +103,17 @@ def _tpu_build_evidence(machine: Machine, runtime: str, version: str) -> str | N
     return None
 
 
+def _torch_build(machine: Machine, version: str) -> str:
+    # "gpu" means the CUDA interface, which PyTorch for Macs and for Intel's GPUs lacks.
+    without = "+cpu" in version or "+xpu" in version or machine.is_dir("/System/Library")
+    return "cpu" if without else "gpu"
+
+
 def _jax_build(machine: Machine, *, has_chips: bool) -> str | None:
     packages = machine.packages
     if "jax" not in packages:
         return None
     if has_chips:
         return "tpu"
-    cuda = any(name.startswith(("jax-cuda", "jax-rocm")) for name in packages)
+    cuda = any(name.startswith(_JAX_PLUGINS) for name in packages)
     return "gpu" if cuda or "+cuda" in packages.get("jaxlib", "") else "cpu"

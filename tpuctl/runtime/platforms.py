@@ -73,7 +73,7 @@ def probe_kaggle(given: ProbeInput) -> Platform | None:
         return Platform("kaggle-tpu-vm", (*because, "ISTPUVM is set, but it has no chip"))
     if named := remote_tpu(machine):
         return Platform("legacy-tpu-node", because, remote=named[1])
-    return Platform("kaggle-gpu" if given.gpus.count else "kaggle-cpu", because)
+    return Platform("kaggle-gpu" if given.gpus.present else "kaggle-cpu", because)
 
 
 def probe_vertex(given: ProbeInput) -> Platform | None:
@@ -107,7 +107,7 @@ def probe_colab(given: ProbeInput) -> Platform | None:
         return Platform("colab-legacy-tpu-node", (mark, f"{name}={address}"), remote=address)
     if variable(machine, "COLAB_TPU_1VM") == "1":
         return Platform("colab-tpu-vm", (mark, "COLAB_TPU_1VM=1, but it has no chip"))
-    return Platform("colab-gpu" if given.gpus.count else "colab-cpu", (mark,))
+    return Platform("colab-gpu" if given.gpus.present else "colab-cpu", (mark,))
 
 
 def _colab_evidence(given: ProbeInput) -> str | None:

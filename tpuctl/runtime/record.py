@@ -22,7 +22,7 @@ _NAME_LISTS = (
 _SAFE_LIST_WORDS = ("localhost", "local")
 _PUBLIC = re.compile(
     r"(tensorflow|tf-|keras|jax|libtpu|torch|pytorch-lightning|lightning$|numpy$|protobuf$|flax$"
-    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-tensorflow$"
+    r"|optax$|grpcio$|google-|kaggle|accelerate$|transformers$|tpu-info$|intel-(tensorflow$|extension-)"
     r"|cloud-tpu|requests$|ml-dtypes$|orbax|grain$)"
 )
 # The only requirements that any check reads.
@@ -70,6 +70,8 @@ class Scrubber:
             return value
         if name in _NAME_LISTS:
             return _host_list(value)
+        if name.endswith("_VISIBLE_DEVICES"):
+            return re.sub(r"\b(GPU|MIG)-[^,\s]+", r"\1-0", value)
         if name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR"):
             return _remote(value)
         if name == "XRT_TPU_CONFIG":

@@ -21,9 +21,11 @@ _LISTS = (
     "TORCH_TPU_SLICEBUILDER_ADDRESSES", "TPU_PROCESS_ADDRESSES_PATH", "TPU_PROCESS_ADDRESSES",
     "TPU_WORKER_HOSTNAMES",
 )  # fmt: skip
-# How many nodes there are and which this is: by Slurm's srun, torchrun, SkyPilot, and scripts.
+# How many nodes there are and which this is: by Slurm's srun, torchrun, Kubeflow for torchrun,
+# SkyPilot, and scripts.
 _NODE_COUNTS = (
     ("SLURM_STEP_NUM_NODES", "SLURM_NODEID"), ("GROUP_WORLD_SIZE", "GROUP_RANK"),
+    ("PET_NNODES", "PET_NODE_RANK"),
     ("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"), ("NNODES", "NODE_RANK"),
     ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
 )  # fmt: skip
@@ -107,6 +109,11 @@ def _launchers(machine: Machine) -> Iterator[tuple[int, int | None, str]]:
         hosts = parse_count(variable(machine, hosts_name)) or 1
         if hosts > 1:
             yield hosts, parse_count(variable(machine, number_name)), f"{hosts_name}={hosts}"
+    # xla_dist of the old torch_xla names every worker as c_tpu_worker;number;address.
+    workers = variable(machine, "XRT_TPU_CONFIG").count("|") + 1
+    if workers > 1:
+        number = variable(machine, "XRT_LOCAL_WORKER").rpartition(":")[2]
+        yield workers, parse_count(number), f"XRT_TPU_CONFIG names {workers} workers"
     names = ("SIZE", "LOCAL_SIZE", "RANK", "LOCAL_RANK")
     numbers = [parse_count(variable(machine, f"OMPI_COMM_WORLD_{name}")) for name in names]
     everywhere, here, (rank, local) = numbers[0] or 1, numbers[1] or 1, numbers[2:]
