@@ -516,10 +516,23 @@ def test_what_is_only_listed(practice: Any) -> None:
         "/aggregated/instanceTemplates", f"/global/images/family/{image}",
         f"/zones/{ZONE}/imageFamilyViews/{image}", "/global/operations",
         "/regions/us-east5/operations", f"/zones/{ZONE}/instanceGroupManagers",
+        "/global/networks",
     ):  # fmt: skip
         status, answer, _ = world.world.http("GET", f"/compute/v1/projects/p{path}")
         assert status == 200, path
         assert answer.get("image", answer)["kind"].startswith("compute#")
+
+
+def test_images_for_tpus_are_found_in_their_project(practice: Any) -> None:
+    world = ComputeWorld(practice, project="p")
+
+    def ask(project: str, path: str = "") -> Any:
+        return world.world.http("GET", f"/compute/v1/projects/{project}/global/images{path}")[1]
+
+    images = ask("ubuntu-os-accelerator-images")["items"]
+    assert {"tpu7x", "v6e"} == {image["family"].rpartition("-")[2] for image in images}
+    assert ask("ubuntu-os-accelerator-images", f"/{images[0]['name']}") == images[0]
+    assert not ask("p").get("items")
 
 
 def test_unknown_places_and_methods_are_refused_in_the_form_of_compute_engine(

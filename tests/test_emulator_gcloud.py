@@ -20,3 +20,5 @@ def test_gcloud_creates_a_tpu_and_copies_a_file(tmp_path: Path) -> None:
         assert "Created tpu [t1]" in target.run(*head, "--zone=us-central1-a")
         target.run("gcloud", "storage", "cp", str(tmp_path / "file"), "gs://photos/a")
         assert "gs://photos/a" in target.run("gcloud", "storage", "ls", "gs://photos")
+        target.run("gcloud", "storage", "rm", "-r", "gs://photos")
+        assert "gs://photos" not in target.run("gcloud", "storage", "ls")

@@ -276,6 +276,31 @@ def test_lists_have_prefixes_delimiters_and_pages(start_storage: Any) -> None:
         list(listed("elsewhere"))
 
 
+def test_a_bucket_keeps_who_may_use_it(start_storage: Any) -> None:
+    store = start_storage()
+    policy = store.bucket.get_iam_policy(timeout=9)
+    late = store.bucket.get_iam_policy(timeout=9)
+    assert not policy.bindings
+    viewer = {"role": "roles/storage.objectViewer", "members": {"allUsers"}}
+    policy.bindings.append(viewer)
+    store.bucket.set_iam_policy(policy)
+    with pytest.raises(exceptions.PreconditionFailed):
+        store.bucket.set_iam_policy(late)
+    store.bucket.labels = {"a": "b"}
+    store.bucket.update()
+    assert store.bucket.get_iam_policy().bindings == [viewer]
+    assert "bindings" not in store.bucket._properties
+    status, _, _ = store.ask("PUT", "/storage/v1/b/photos/iam", {"bindings": ["x"]})
+    assert status == 400
+    assert store.ask("GET", "/storage/v1/b/none/iam")[0] == 404
+
+
+def test_a_bucket_has_no_managed_folders(start_storage: Any) -> None:
+    store = start_storage()
+    assert "items" not in store.ask("GET", "/storage/v1/b/photos/managedFolders")[1]
+    assert store.ask("GET", "/storage/v1/b/none/managedFolders")[0] == 404
+
+
 def test_buckets_are_created_listed_and_deleted(start_storage: Any) -> None:
     here = start_storage()
     made = here.client.create_bucket("shards", location="europe-west4")

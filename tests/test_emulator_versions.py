@@ -132,8 +132,11 @@ def test_each_version_has_its_own_name_for_slices(
     world.clock.sleep(300)
     assert sorted(node.name[-3:] for node in world.client.list_nodes(parent=ZONE)) == ["s-0", "s-1"]
     for shown, name in (("v2", "multisliceParams"), ("v2alpha1", "multiNodeParams")):
-        (spec,) = ask("GET", f"/{shown}/{QUEUE}/q")[1]["tpu"]["nodeSpec"]
-        assert spec[name]["nodeCount"] == 2
+        specs = ask("GET", f"/{shown}/{QUEUE}/q")[1]["tpu"]["nodeSpec"]
+        assert [(spec["nodeId"], spec[name]["nodeCount"]) for spec in specs] == [
+            ("s-0", 2),
+            ("s-1", 2),
+        ]
     others = {"v2": "multiNodeParams", "v2alpha1": "multisliceParams"}
     body = queued({others[version]: {"nodeCount": 2}})
     assert ask("POST", f"/{version}/{QUEUE}?queuedResourceId=q2", body)[0] == 400

@@ -181,7 +181,7 @@ def _disk_message(disk: models.DataDisk) -> tpu_v2.AttachedDisk:
 
 
 def _node_names(spec: Any, queued_name: str) -> list[str]:
-    if not spec.HasField("multislice_params"):
+    if spec.node_id or not spec.HasField("multislice_params"):
         return [spec.node_id]
     params = spec.multislice_params
     prefix = params.node_id_prefix or queued_name

@@ -116,8 +116,14 @@ def queued_document(queued: QueuedResource) -> Document:
         state["failedData"] = {"error": queued.failure.document}
     if queued.initiator:
         state["stateInitiator"] = queued.initiator
+    document = queued.document
+    if queued.state == "ACTIVE":
+        # gcloud reads the names of the nodes here, and counts them.
+        (spec,) = document["tpu"]["nodeSpec"]
+        specs = [{**spec, "nodeId": key.name} for key in queued.node_specs]
+        document = {**document, "tpu": {**document["tpu"], "nodeSpec": specs}}
     return {
-        **queued.document,
+        **document,
         "name": queued.path,
         "createTime": timestamp(queued.created),
         "state": state,

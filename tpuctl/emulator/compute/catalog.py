@@ -1,6 +1,7 @@
 """What Compute Engine can list, and its read-only resources."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from tpuctl.emulator.compute import documents, operations
@@ -9,6 +10,7 @@ from tpuctl.emulator.compute.instances import find
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS
 from tpuctl.emulator.compute.resources import (
     GLOBAL,
+    IMAGE_PROJECT,
     ROOT,
     Group,
     MachineType,
@@ -37,6 +39,11 @@ def items(world: World, call: Call) -> Items:
     elif "Operations" in collection:
         ran = world.compute.operations.items()
         found = ((key, partial(operations.document, item)) for key, item in ran)
+    elif collection == "images":
+        found = _images(call.project)
+    elif collection == "networks":
+        key = Key(call.project, GLOBAL, "default")
+        found = iter([(key, partial(_network, world, replace(call, name=key.name)))])
     elif collection not in _OF_ZONES:
         found = _resources(world, collection)
     return ((key, show) for key, show in found if key.project == call.project)
@@ -131,8 +138,26 @@ def _image(_: World, call: Call) -> Document:
     if name is None:
         resource = f"projects/{call.project}/global/images/family/{call.name}"
         raise compute_error("not_found", resource=resource)
-    about = {"family": call.name, "status": "READY", "architecture": "X86_64", "diskSizeGb": "10"}
-    return documents.describe("image", "images", Key(call.project, GLOBAL, name), about)
+    return _image_document(call.name, Key(call.project, GLOBAL, name))
+
+
+def _image_document(family: str, key: Key) -> Document:
+    about = {"family": family, "status": "READY", "architecture": "X86_64", "diskSizeGb": "10"}
+    return documents.describe("image", "images", key, about)
+
+
+def _images(project: str) -> Items:
+    """Return Google's images for TPUs; other projects have none."""
+    families = load_data("compute")["images"] if project == IMAGE_PROJECT else {}
+    for name, family in {name: family for family, name in families.items()}.items():
+        key = Key(project, GLOBAL, name)
+        yield key, partial(_image_document, family, key)
+
+
+def _network(_: World, call: Call) -> Document:
+    """Show a network; every project has every network that is requested."""
+    about = {"autoCreateSubnetworks": True}
+    return documents.describe("network", "networks", Key.of(call), about)
 
 
 def _guest_attributes(world: World, call: Call) -> Document:
@@ -162,10 +187,7 @@ READS: dict[str, Callable[[World, Call], Document]] = {
     "compute_machine_types_get": machine_type,
     "compute_images_get_from_family": _image,
     "compute_image_family_views_get": lambda world, call: {"image": _image(world, call)},
-    # Every project has every network that is requested.
-    "compute_networks_get": lambda _, call: documents.describe(
-        "network", "networks", Key.of(call), {"autoCreateSubnetworks": True}
-    ),
+    "compute_networks_get": _network,
     "compute_subnetworks_get": lambda _, call: documents.describe(
         "subnetwork", "subnetworks", Key.of(call), {"privateIpGoogleAccess": True}
     ),

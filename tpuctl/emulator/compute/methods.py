@@ -10,9 +10,9 @@ projects . get
 zones . get list
 regions . get list
 machineTypes zones get list aggregatedList
-images global getFromFamily
+images global get getFromFamily list
 imageFamilyViews zones get
-networks global get
+networks global get list
 subnetworks regions get
 instances zones insert get list aggregatedList delete setScheduling setMetadata setLabels \
 start stop getGuestAttributes getSerialPortOutput simulateMaintenanceEvent

@@ -12,6 +12,8 @@ from tpuctl.emulator.scenario import ComputeQuota
 
 ROOT = "https://www.googleapis.com/compute/v1/"
 GLOBAL = "global"
+# The project of the images that Google makes for TPUs.
+IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 _FOLDERS = {"regionInstanceTemplates": "instanceTemplates"}
 
 

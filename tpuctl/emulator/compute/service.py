@@ -6,7 +6,13 @@ from tpuctl.emulator.compute import catalog, groups, instances, operations, slic
 from tpuctl.emulator.compute.documents import kind_of
 from tpuctl.emulator.compute.lists import show_aggregated, show_list
 from tpuctl.emulator.compute.methods import COMPUTE_METHODS
-from tpuctl.emulator.compute.resources import GLOBAL, ComputeOperation, path_of, region_of
+from tpuctl.emulator.compute.resources import (
+    GLOBAL,
+    IMAGE_PROJECT,
+    ComputeOperation,
+    path_of,
+    region_of,
+)
 from tpuctl.emulator.compute.validate import RESERVATION, find_machine, invalid, last_part
 from tpuctl.emulator.errors import ComputeError, compute_error, project_number
 from tpuctl.emulator.faults import UNFINISHED, CallFault
@@ -108,7 +114,7 @@ def _check_place(world: World, call: Call) -> None:
         COMPUTE_METHODS[call.method],
         world.scenario.compute_zones,
     )
-    if only and call.project != only:
+    if only and call.project not in (only, IMAGE_PROJECT):
         raise refusal(world, call, "permission")
     known = zones if method.scope == "zones" else map(region_of, zones)
     if call.zone not in ("", GLOBAL, "-", *known):

@@ -83,6 +83,12 @@ def _json_api(api: "StorageApi") -> HttpApi:
             f"GET {buckets}/{{bucket}}/storageLayout",
             api.method("storage_get_bucket", _storage_layout),
         ),
+        Route(f"GET {buckets}/{{bucket}}/iam", api.method("storage_get_bucket", _get_policy)),
+        Route(f"PUT {buckets}/{{bucket}}/iam", api.method("storage_patch_bucket", _set_policy)),
+        Route(
+            f"GET {buckets}/{{bucket}}/managedFolders",
+            api.method("storage_get_bucket", _managed_folders),
+        ),
         Route(f"PATCH {buckets}/{{bucket}}", api.method("storage_patch_bucket", _patch_bucket)),
         Route(f"PUT {buckets}/{{bucket}}", api.method("storage_patch_bucket", _update_bucket)),
         Route(f"DELETE {buckets}/{{bucket}}", api.method("storage_delete_bucket", _delete_bucket)),
@@ -236,6 +242,22 @@ def _storage_layout(buckets: Buckets, request: Request) -> Reply:
     layout = {"kind": "storage#storageLayout", "bucket": bucket.name, "location": bucket.location}
     flat = {"hierarchicalNamespace": {"enabled": False}}
     return Reply(document={**layout, "locationType": bucket.location_type, **flat})
+
+
+def _managed_folders(buckets: Buckets, request: Request) -> Reply:
+    """List none; gcloud asks before it deletes a bucket."""
+    buckets.bucket(request.names["bucket"])
+    return Reply(document={"kind": "storage#managedFolders"})
+
+
+def _get_policy(buckets: Buckets, request: Request) -> Reply:
+    return Reply(document=buckets.bucket(request.names["bucket"]).policy)
+
+
+def _set_policy(buckets: Buckets, request: Request) -> Reply:
+    body = read_document(request.body.read(_LARGEST_BODY_BYTES))
+    changed = buckets.set_policy(request.names["bucket"], body)
+    return Reply(document=changed.policy)
 
 
 def _list_buckets(buckets: Buckets, request: Request) -> Reply:

@@ -9,11 +9,13 @@ import json
 import os
 import shutil
 import threading
+from base64 import b64encode
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from zlib import crc32
 
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.emulator.errors import storage_error
@@ -37,6 +39,7 @@ class Bucket:
     metageneration: int = 1
     objects: dict[str, StoredObject] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
+    bindings: list[Document] = field(default_factory=list)
 
     def put(self, stored: StoredObject) -> None:
         """Add an object, or replace the one with that name."""
@@ -65,13 +68,22 @@ class Bucket:
         }
 
     @property
+    def policy(self) -> Document:
+        """Who may do what, as the API shows it; nothing enforces it."""
+        known = json.dumps(self.bindings, sort_keys=True).encode()
+        etag = b64encode(crc32(known).to_bytes(4, "big")).decode()
+        document: Document = {"kind": "storage#policy", "version": 1, "etag": etag}
+        path = {"resourceId": f"projects/_/buckets/{self.name}"}
+        return {**document, **path, "bindings": self.bindings}
+
+    @property
     def location_type(self) -> str:
         """Whether the bucket is in one region or several."""
         return "region" if "-" in self.location else "multi-region"
 
     def record(self) -> Document:
         """The bucket as a line of the journal."""
-        names = ("name", "location", "fields", "metageneration")
+        names = ("name", "location", "fields", "metageneration", "bindings")
         return {"bucket": {name: getattr(self, name) for name in names}}
 
 
@@ -159,6 +171,18 @@ class Buckets:
                     old, fields=fields(old.fields), metageneration=old.metageneration + 1
                 ).record()
             )
+            return self.buckets[name]
+
+    def set_policy(self, name: str, policy: Document) -> Bucket:
+        """Replace the bindings of a bucket, unless they changed since the policy was read."""
+        bindings = policy.get("bindings") or []
+        if not isinstance(bindings, list) or not all(isinstance(item, dict) for item in bindings):
+            raise storage_error("required", field="bindings")
+        with self.lock:
+            old = self.bucket(name)
+            if policy.get("etag", old.policy["etag"]) != old.policy["etag"]:
+                raise storage_error("condition")
+            self._record(replace(old, bindings=bindings).record())
             return self.buckets[name]
 
     def remove_bucket(self, name: str) -> None:
