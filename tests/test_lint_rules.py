@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import pkgutil
 import re
+import warnings
 
 import pytest
 
@@ -294,6 +296,55 @@ def test_the_tables_of_names_are_dated_and_complete() -> None:
         assert found[1].new is None
     assert lookup("tf.logs.info") is lookup("keras.applications.ResNet50") is None
     assert None in equivalents().values()
+
+
+@pytest.mark.slow
+def test_the_names_that_jax_dropped_are_gone_and_the_new_ones_are_there() -> None:
+    pytest.importorskip("jax")
+
+    def is_there(path: str) -> bool:
+        try:
+            return pkgutil.resolve_name(path) is not None
+        except (ImportError, AttributeError):
+            return False
+
+    known = {old: gone for old, gone in gone_names().items() if gone.code == "T107"}
+    assert len(known) > 190
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gone = [old for old, found in known.items() if not found.still_works]
+        assert [old for old in gone if is_there(old)] == []
+        assert [
+            found.new for found in known.values() if found.new and not is_there(found.new)
+        ] == []
+        assert is_there("jax.numpy.sort")
+
+
+def test_a_name_that_moved_is_named_once_where_it_is_imported() -> None:
+    text = "from jax.experimental import PartitionSpec as P\na = P('x')\nb = P('y')\n"
+    assert [each.finding.line for each in cases.placed(text)] == [1]
+    text = "from jax.core import get_aval\nget_aval(1)\n"
+    assert [each.finding.line for each in cases.placed(text)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "runtime", "severity"),
+    [
+        ("m = M.from_pretrained('x', dtype=jnp.float16)", "tpu-vm", "warning"),
+        ("m = M(param_dtype=jnp.float16, device='tpu')", None, "maybe"),
+        ("m = x.astype(jnp.float16)", "kaggle", "warning"),
+        ("m = M(dtype=jnp.float16)", None, None),
+        ("m = M(dtype=jnp.bfloat16)", "tpu-vm", None),
+        ("m = x.dtype == jnp.float16, jnp.finfo(jnp.float16)", "tpu-vm", None),
+    ],
+)
+def test_float16_in_jax_is_found_where_a_tpu_runs_it(
+    line: str, runtime: str | None, severity: str | None
+) -> None:
+    found = cases.placed(f"import jax.numpy as jnp\n{line}\n", runtime)
+    assert [each.finding.severity for each in found if each.finding.code == "T302"] == (
+        [severity] if severity else []
+    )
 
 
 @pytest.mark.tf

@@ -77,9 +77,13 @@ def lookup(path: str) -> tuple[str, Gone] | None:
 
 def dropped_names(program: Program) -> Iterator[Hit]:
     """Look up every imported name in the table of what is gone."""
+    imported = {path for _, path in program.imports}
     for node, path in (*program.imports, *program.paths):
         if found := lookup(path):
             old, gone = found
+            # The import is reported, and to change it is enough.
+            if gone.new and isinstance(node, ast.Name) and path in imported:
+                continue
             rest = path.removeprefix("tf." if old.startswith("keras.") else "")[len(old) :]
             new = gone.new + rest if gone.new else None
             if new and path.startswith("tf.keras") and new.startswith("keras"):

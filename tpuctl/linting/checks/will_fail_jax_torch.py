@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tpuctl.linting.models import Edit, Hit
+from tpuctl.linting.models import Edit, Hit, Severity
 from tpuctl.linting.program import Program
 from tpuctl.linting.scope import argument, has_keyword
 from tpuctl.linting.targets import UNKNOWN
@@ -85,6 +85,22 @@ def double_precision_in_jax(program: Program) -> Iterator[Hit]:
         is_double = isinstance(name, str) and f"jax.numpy.{name}" in _DOUBLE
         if kind is not None and is_double and program.path(call.func).startswith("jax."):
             yield _silently(kind, str(name))
+
+
+def half_precision_in_jax(program: Program) -> Iterator[Hit]:
+    """Find float16 where a program for TPUs chooses a type."""
+    if not program.aims_at_tpu:
+        return
+    for node, path in program.paths:
+        parent = program.parents.get(node)
+        chosen = isinstance(parent, ast.keyword) and str(parent.arg).endswith("dtype")
+        if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+            chosen = parent.func.attr == "astype"
+        if chosen and path == "jax.numpy.float16" and isinstance(node, ast.Attribute):
+            new = Edit(node, "replace", f"{ast.unparse(node.value)}.bfloat16")
+            message = "float16 on a TPU: it has no float16 arithmetic."
+            severity: Severity = "warning" if program.target.is_known else "maybe"
+            yield Hit("T302", node, message, severity, edits=(new,))
 
 
 def numbers_in_torch(program: Program) -> Iterator[Hit]:
@@ -211,6 +227,7 @@ def _starts_afresh(program: Program) -> bool:
 CHECKS = (
     data_dependent_shapes,
     double_precision_in_jax,
+    half_precision_in_jax,
     numbers_in_torch,
     precision_variables,
     touched_before_spawn,
