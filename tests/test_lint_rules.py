@@ -320,6 +320,13 @@ def test_the_names_that_jax_dropped_are_gone_and_the_new_ones_are_there() -> Non
         assert is_there("jax.numpy.sort")
 
 
+def test_layers_of_tensorflow_1_are_gone_unless_keras_2_is_kept() -> None:
+    text = "import tensorflow.compat.v1 as tf\nx = tf.layers.conv2d(x, 8, 3)\n"
+    assert cases.codes(text) == {"T116"}
+    assert cases.codes(text.replace(".compat.v1", "")) == {"T103"}
+    assert cases.codes(f"import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n{text}") == set()
+
+
 def test_a_name_that_moved_is_named_once_where_it_is_imported() -> None:
     text = "from jax.experimental import PartitionSpec as P\na = P('x')\nb = P('y')\n"
     assert [each.finding.line for each in cases.placed(text)] == [1]

@@ -75,12 +75,21 @@ def lookup(path: str) -> tuple[str, Gone] | None:
     return (old, table[old]) if old else None
 
 
+def keeps_keras_2(program: Program) -> bool:
+    """Whether a program runs with tf_keras instead of Keras 3."""
+    paths = [path for _, path in (*program.imports, *program.paths)]
+    legacy = any(path == "tf_keras" or path.startswith("tf_keras.") for path in paths)
+    return legacy or "TF_USE_LEGACY_KERAS" in program.document.text
+
+
 def dropped_names(program: Program) -> Iterator[Hit]:
     """Look up every imported name in the table of what is gone."""
-    imported = {path for _, path in program.imports}
+    imported, legacy = {path for _, path in program.imports}, keeps_keras_2(program)
     for node, path in (*program.imports, *program.paths):
         if found := lookup(path):
             old, gone = found
+            if legacy and gone.code == "T116":
+                continue
             # The import is reported, and to change it is enough.
             if gone.new and isinstance(node, ast.Name) and path in imported:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tpuctl.linting.checks.gone import keeps_keras_2
 from tpuctl.linting.models import Edit, Hit
 from tpuctl.linting.program import Program
 from tpuctl.linting.scope import argument
@@ -30,9 +31,7 @@ _ARGUMENTS = {
 def uses_keras(program: Program) -> bool:
     """Whether a program imports Keras, alone or with TensorFlow, and not Keras 2."""
     paths = [path for _, path in (*program.imports, *program.paths)]
-    legacy = any(path == "tf_keras" or path.startswith("tf_keras.") for path in paths)
-    legacy = legacy or "TF_USE_LEGACY_KERAS" in program.document.text
-    return not legacy and any(
+    return not keeps_keras_2(program) and any(
         path == "keras" or path.startswith(("keras.", "tf.keras")) for path in paths
     )
 
