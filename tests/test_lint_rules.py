@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from tests import lint_cases as cases
-from tpuctl.linting.checks.gone import equivalents, gone_names, lookup
+from tpuctl.linting.checks.gone import equivalents, gone_names, gone_options, lookup
 from tpuctl.linting.documents import read_notebook
 from tpuctl.linting.lint import CHECKS, Selection, check
 from tpuctl.linting.models import DATA, FAMILIES, SEVERITIES, rules
@@ -318,6 +318,23 @@ def test_the_names_that_jax_dropped_are_gone_and_the_new_ones_are_there() -> Non
             found.new for found in known.values() if found.new and not is_there(found.new)
         ] == []
         assert is_there("jax.numpy.sort")
+
+
+def test_options_that_jax_dropped_are_found() -> None:
+    text = "import jax\njax.config.update('jax_array', True)\n"
+    assert cases.codes(text) == {"T107"}
+    assert cases.codes(text.replace("jax_array", "jax_debug_nans")) == set()
+    old = "from jax.config import config\nconfig.update('jax_spmd_mode', 'allow_all')\n"
+    assert [each.finding.line for each in cases.placed(old)] == [1, 2]
+
+
+@pytest.mark.slow
+def test_jax_knows_none_of_the_options_that_it_dropped() -> None:
+    jax = pytest.importorskip("jax")
+    assert not gone_options() & set(jax.config.values)
+    for name in gone_options():
+        with pytest.raises(AttributeError, match="Unrecognized config option"):
+            jax.config.update(name, True)
 
 
 def test_layers_of_tensorflow_1_are_gone_unless_keras_2_is_kept() -> None:

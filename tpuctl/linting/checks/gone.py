@@ -66,6 +66,13 @@ def only_in_tf_keras() -> frozenset[str]:
     return frozenset(document["only_in_tf_keras"]["names"])
 
 
+@cache
+def gone_options() -> frozenset[str]:
+    """Return the names of options that JAX no longer knows."""
+    document = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
+    return frozenset(document["jax_options"]["names"])
+
+
 def lookup(path: str) -> tuple[str, Gone] | None:
     """Find the longest beginning of a path that is gone."""
     table = gone_names()
@@ -107,6 +114,15 @@ def dropped_names(program: Program) -> Iterator[Hit]:
                 "maybe" if guarded else severity,
                 edits=edits,
             )
+
+
+def dropped_options(program: Program) -> Iterator[Hit]:
+    """Find options that jax.config refuses."""
+    for call in program.calls_of("jax.config.update", "jax.config.config.update"):
+        name = program.constant(call.args[0]) if call.args else None
+        if name in gone_options():
+            severity: Severity | None = "maybe" if program.is_guarded(call) else None
+            yield Hit("T107", call, f"JAX has no option {name} any more.", severity)
 
 
 def _gone_message(path: str, gone: Gone, new: str | None) -> str:
@@ -226,6 +242,7 @@ def torch_xla(program: Program) -> Iterator[Hit]:
 
 CHECKS = (
     dropped_names,
+    dropped_options,
     sessions,
     refused_jax_calls,
     dropped_array_attributes,
