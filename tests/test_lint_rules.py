@@ -320,6 +320,31 @@ def test_the_names_that_jax_dropped_are_gone_and_the_new_ones_are_there() -> Non
         assert is_there("jax.numpy.sort")
 
 
+@pytest.mark.parametrize(
+    ("line", "runtime", "found"),
+    [
+        ("m = m.to('cuda:1')", "tpu-vm", True),
+        ("m = m.to(device='cuda')", "colab", True),
+        ("d = torch.device('cuda')", "kaggle", True),
+        ("torch.distributed.init_process_group('nccl')", "pod", True),
+        ("torch.cuda.set_device(0)", "tpu-vm", True),
+        ("d = jax.devices('gpu')[0]", "tpu-vm", True),
+        ("if __name__ == '__main__':\n    m.cuda()", "tpu-vm", True),
+        ("if resume:\n    m.cuda()", "tpu-vm", True),
+        ("if use_tpu:\n    x = 1\nelse:\n    m.cuda()", "tpu-vm", False),
+        ("m.cuda()", None, False),
+        ("m.cuda()", "cpu", False),
+        ("if torch.cuda.is_available():\n    m.cuda()", "tpu-vm", False),
+        ("m = m.to('cuda' if gpu else 'cpu')", "tpu-vm", False),
+        ("names = ['cuda', 'xla']", "tpu-vm", False),
+        ("d = jax.devices('tpu')", "tpu-vm", False),
+        ("torch.distributed.init_process_group('xla')", "tpu-vm", False),
+    ],
+)
+def test_cuda_is_found_where_a_tpu_is(line: str, runtime: str | None, found: bool) -> None:
+    assert ("T317" in cases.codes(f"import jax\nimport torch\n{line}\n", runtime)) == found
+
+
 def test_options_that_jax_dropped_are_found() -> None:
     text = "import jax\njax.config.update('jax_array', True)\n"
     assert cases.codes(text) == {"T107"}

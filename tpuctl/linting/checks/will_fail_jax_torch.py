@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tpuctl.linting.models import Edit, Hit, Severity
@@ -20,6 +21,9 @@ _WIDTHS = {
         ("torch.float16", "torch.half"), ("T302", "float16 on a TPU: it has no float16 arithmetic.")
     ),
 }
+_ABOUT_DEVICES = re.compile(r"cuda|[gtx]pu|xla|devic|backend|platform|nccl|accel", re.IGNORECASE)
+_CUDA = re.compile(r"cuda(:\d+)?")
+_BACKENDS = ("torch.distributed.init_process_group", "jax.devices", "jax.local_devices")
 _PRECISION = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_USE_FP16", "XLA_DOWNCAST_FP16")
 _TOUCHES = (
     "torch_xla.core.xla_model.xla_device", "torch_xla.device", "torch_xla.devices",
@@ -120,6 +124,36 @@ def numbers_in_torch(program: Program) -> Iterator[Hit]:
             code, message = _WIDTHS[f"torch.{call.func.attr}"]
             new = Edit(call.func, "replace", f"{ast.unparse(call.func.value)}.bfloat16")
             yield Hit(code, call, message, sure, edits=(new,) if code == "T302" else ())
+
+
+def cuda(program: Program) -> Iterator[Hit]:
+    """Find what needs an NVIDIA GPU in a program for a TPU, unless a condition guards it."""
+    if not program.target.is_known:
+        return
+    for node, what in _uses_of_cuda(program):
+        conditions = (o.test for o in program.ancestors(node) if isinstance(o, (ast.If, ast.IfExp)))
+        if not any(_ABOUT_DEVICES.search(ast.unparse(test)) for test in conditions):
+            yield Hit("T317", node, f"{what} fails: a machine with a TPU has no CUDA.")
+
+
+def _uses_of_cuda(program: Program) -> Iterator[tuple[ast.AST, str]]:
+    for call in program.methods("cuda"):
+        if not program.path(call.func):
+            yield call, f"{ast.unparse(call.func)}()"
+    for call in program.calls_of("torch.cuda.set_device", "torch.cuda.current_device"):
+        yield call, program.called(call)
+    for call in program.calls_of(*_BACKENDS):
+        backend = argument(call, 0, "backend")
+        if backend is not None and program.constant(backend) in ("nccl", "gpu", "cuda"):
+            yield backend, f"{program.called(call)}({ast.unparse(backend)})"
+    for node in program.nodes[ast.Constant]:
+        parent = program.parents.get(node)
+        chosen = isinstance(parent, ast.keyword) and parent.arg in ("device", "device_map")
+        if isinstance(parent, ast.Call):
+            to = isinstance(parent.func, ast.Attribute) and parent.func.attr == "to"
+            chosen = to or program.called(parent) == "torch.device"
+        if chosen and _CUDA.fullmatch(str(node.value)):
+            yield node, f"{node.value!r}"
 
 
 def _silently(node: ast.AST, name: str) -> Hit:
@@ -229,6 +263,7 @@ CHECKS = (
     double_precision_in_jax,
     half_precision_in_jax,
     numbers_in_torch,
+    cuda,
     precision_variables,
     touched_before_spawn,
     distributed_on_one_host,
