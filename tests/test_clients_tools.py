@@ -56,6 +56,21 @@ def pod(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     gcloud(target, "tpu-vm", "delete", "pod")
 
 
+def test_gcloud_reaches_every_slice_of_a_queued_resource(target: Target) -> None:
+    """It reads the nodes' names from the node specs."""
+    kind = ("--accelerator-type=v5litepod-1", f"--runtime-version={VERSION}")
+    gcloud(target, "queued-resources", "create", "q", "--node-count=2", *kind)
+    state = ("queued-resources", "list", "--format=value(state.state,tpu.nodeSpec.len())")
+    while gcloud(target, *state).split() != ["ACTIVE", "2"]:
+        pass
+    command = ("queued-resources", "ssh", "q", "--dry-run", "--command=hostname", "--worker=all")
+    # Its threads would make the same key at once, and all but one of them fail.
+    gcloud(target, *command, "--node=0")
+    said = gcloud(target, *command, "--node=all")
+    assert "SSH into 2 nodes with a total of 2 workers" in said
+    gcloud(target, "queued-resources", "delete", "q", "--force")
+
+
 def test_ray(target: Target) -> None:
     """The node provider of Ray's autoscaler; its address is compiled in."""
     node = pytest.importorskip("ray.autoscaler._private.gcp.node")

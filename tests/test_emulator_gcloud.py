@@ -21,4 +21,4 @@ def test_gcloud_creates_a_tpu_and_copies_a_file(tmp_path: Path) -> None:
         target.run("gcloud", "storage", "cp", str(tmp_path / "file"), "gs://photos/a")
         assert "gs://photos/a" in target.run("gcloud", "storage", "ls", "gs://photos")
         target.run("gcloud", "storage", "rm", "-r", "gs://photos")
-        assert "gs://photos" not in target.run("gcloud", "storage", "ls")
+        assert "photos" not in target.run("gcloud", "storage", "buckets", "list")
