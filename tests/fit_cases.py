@@ -147,8 +147,8 @@ def keras_model():
 def wide_keras_model(batch):
     import keras
 
-    layers = [keras.layers.Dense(1024, activation="relu") for _ in range(4)]
-    model = keras.Sequential([keras.Input((256, 1024)), *layers])
+    layers = [keras.layers.Dense(256, activation="relu") for _ in range(2)]
+    model = keras.Sequential([keras.Input((2048, 256)), *layers])
     model.compile("sgd", "mean_squared_error")
     return model
 

@@ -27,7 +27,7 @@ if "PORT" in os.environ:
         socket.gethostbyname(name)
     if os.environ["MEGASCALE_SLICE_ID"] == os.environ["TPU_WORKER_ID"] == "0":
         server = socket.create_server(first)
-        for _ in range(7):
+        for _ in range(3):
             server.accept()
     else:
         for _ in range(600):

@@ -166,8 +166,8 @@ def test_the_benchmarks_end_with_a_summary_and_a_code(
     assert capsys.readouterr().out.splitlines()[-1] == f"1 benchmarks; failed: {failed}"
 
 
-def test_a_watch_of_some_hours_ends_with_the_right_weights_and_cost(tmp_path: Path) -> None:
-    hours = 1.5
+def test_a_watch_of_an_hour_ends_with_the_right_weights_and_cost(tmp_path: Path) -> None:
+    hours = 1.0
     endured = endure(tmp_path, hours=hours)
     assert endured.result.error is None
     assert len(endured.result.attempts) >= 2

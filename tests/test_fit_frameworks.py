@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fit_cases import a_session, compiles, write_programs
-from tpuctl.compile.fit import Session, fit, fit_types
-from tpuctl.compile.models import Comparison
+from tpuctl.compile.fit import Session, fit
 
 pytestmark = [*compiles, pytest.mark.tf, pytest.mark.slow]
 
@@ -64,7 +63,7 @@ def test_inference_is_the_forward_pass(programs: Path, session: Session) -> None
     "session", ["jax", pytest.param("tensorflow", marks=pytest.mark.soak)], indirect=True
 )
 def test_what_could_be_tried_is_compiled_each_by_itself(programs: Path, session: Session) -> None:
-    """4 layers keep 1 MiB of activations each, for every example and in float32."""
+    """2 layers keep 2 MiB of activations each, for every example and in float32."""
     target = f"{programs}:wide_keras_model"
     found = fit(target, "v5e-1", batch_size=8192, verify=True, session=session)
     assert not found.fits
@@ -72,7 +71,7 @@ def test_what_could_be_tried_is_compiled_each_by_itself(programs: Path, session:
     assert set(tried) == {"smaller-batch", "bf16", "remat"}
     needed = {code: one.hbm_needed_bytes or 0 for code, one in tried.items()}
     assert tried["smaller-batch"].fits
-    assert 0 < needed["bf16"] < 0.75 * found.hbm_needed_bytes
+    assert 0 < needed["bf16"] < 0.8 * found.hbm_needed_bytes
     if found.framework == "keras on jax":
         # In float32 again: the policy of the question before is forgotten.
         assert needed["bf16"] < needed["remat"] < found.hbm_needed_bytes
@@ -81,44 +80,33 @@ def test_what_could_be_tried_is_compiled_each_by_itself(programs: Path, session:
         assert "custom_gradient" in str(tried["remat"].why_not)
 
 
+@pytest.mark.parametrize("session", ["tensorflow"], indirect=True)
 def test_a_tensorflow_function_compiles_and_its_variable_stays_in_place(
-    programs: Path, tmp_path: Path
+    programs: Path, session: Session
 ) -> None:
-    with a_session(tmp_path) as session:
-        target = f"{programs}:tensorflow_step"
-        found = fit_types(target, TYPES, batch_size=256, cache=session.cache)
-    assert isinstance(found, Comparison)
-    assert [one.fits for one in found.types] == [True] * 4
-    for one in found.types:
-        assert (one.framework, one.batch_size) == ("tensorflow", 256)
-        assert one.flops_per_step == pytest.approx(2 * 2 * 256 * 256 * 512, rel=0.05)
+    target = f"{programs}:tensorflow_step"
+    for name in TYPES:
+        found = fit(target, name, batch_size=256, session=session)
+        assert (found.fits, found.framework, found.batch_size) == (True, "tensorflow", 256)
+        assert found.flops_per_step == pytest.approx(2 * 2 * 256 * 256 * 512, rel=0.05)
         weights = 4 * 256 * 512
         # The variable, its gradient and the program: no second copy of the result.
-        assert one.hbm_needed_bytes < 6 * weights
+        assert found.hbm_needed_bytes < 6 * weights
 
 
 @pytest.mark.parametrize(
-    ("name", "framework", "layer"),
+    ("session", "name", "framework", "layer"),
     [
         # Keras on JAX is compiled above.
-        pytest.param("images", "keras on jax", "conv2d", marks=pytest.mark.soak),
-        ("jax-images", "jax", "stem"),
-        ("custom-loop", "tensorflow", "matmul"),
+        pytest.param("jax", "images", "keras on jax", "conv2d", marks=pytest.mark.soak),
+        ("jax", "jax-images", "jax", "stem"),
+        ("tensorflow", "custom-loop", "tensorflow", "matmul"),
     ],
+    indirect=["session"],
 )
 def test_a_template_compiles_by_its_name(
-    name: str, framework: str, layer: str, templates: Session
+    session: Session, name: str, framework: str, layer: str
 ) -> None:
-    found = fit(name, "v5e-1", batch_size=8, image_size=32, session=templates)
+    found = fit(name, "v5e-1", batch_size=8, image_size=32, session=session)
     assert (found.fits, found.framework, found.batch_size) == (True, framework, 8)
     assert layer in {waste.layer for waste in found.mxu_padding}
-
-
-@pytest.fixture(scope="module")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    with (
-        pytest.MonkeyPatch.context() as environment,
-        a_session(tmp_path_factory.mktemp("cache")) as session,
-    ):
-        environment.setenv("KERAS_BACKEND", "jax")
-        yield session

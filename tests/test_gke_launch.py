@@ -32,24 +32,24 @@ ONE = {"node_pools": [{"accelerator_type": "v6e-1"}]}
 
 
 def test_a_job_on_two_slices_runs_on_all_hosts_and_ends(cluster: Clusters, tpuctl: Tpuctl) -> None:
-    world = cluster()
+    world = cluster({"node_pools": [{"accelerator_type": "tpu7x-16"}] * 2})
     port = free_port()
     # The hosts find each other by the names of the JobSet, where the system has namespaces.
     meet = ("--env", f"PORT={port}") if finds_names() else ()
-    result = tpuctl(*launch("--num-slices", "2", "--json", *meet))
+    result = tpuctl(*launch("--num-slices", "2", "--json", *meet, type="tpu7x-16"))
     assert result.exit_code == 0, result.stderr
     data = result.data
     assert (data["state"], data["returncode"], data["provider"]) == ("Completed", 0, "gke")
     assert [each["cause"] for each in data["attempts"]] == ["done"]
-    for worker in range(8):
-        said = f"[{worker}] worker {worker % 4} slice {worker // 4}"
+    for worker in range(4):
+        said = f"[{worker}] worker {worker % 2} slice {worker // 2}"
         assert said in result.stderr
-    assert "2 slices of v6e-16, 4 nodes each" in result.stderr
+    assert "2 slices of tpu7x-16, 2 nodes each" in result.stderr
     name = data["name"]
     shown = tpuctl("show", name, "--json").data
-    assert (shown["state"], shown["chips"], shown["reachable"]) == ("TERMINATED", 32, "batch")
+    assert (shown["state"], shown["chips"], shown["reachable"]) == ("TERMINATED", 16, "batch")
     assert shown["emulated"]
-    assert "[7] worker 3 slice 1\n" in tpuctl("logs", name).stdout
+    assert "[3] worker 1 slice 1\n" in tpuctl("logs", name).stdout
     assert tpuctl("delete", name, "--yes").exit_code == 0
     assert tpuctl("show", name).exit_code != 0
     assert world.calls("gke_delete") == 1
@@ -611,8 +611,9 @@ def test_an_image_that_cannot_be_pulled_is_told_with_the_way_out(
 
 
 def test_another_job_of_the_same_name_is_not_deleted(cluster: Clusters, tpuctl: Tpuctl) -> None:
-    world = cluster()
-    assert tpuctl(*launch("--detach", "--job", "nap", "--env", "NAP=600")).exit_code == 0
+    world = cluster(ONE)
+    nap = launch("--detach", "--job", "nap", "--env", "NAP=600", type="v6e-1")
+    assert tpuctl(*nap).exit_code == 0
     from tpuctl.providers.gke.provider import Gke
 
     provider = Gke(None, lambda text: None)

@@ -1,8 +1,10 @@
 """Is every worker fit for a job, and are they alike?"""
 
+import platform
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import Distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ pytest.importorskip("asyncssh")
 
 from tests.workers import Slice, running_slice
 from tpuctl.remote.agent.chips import DEVICES
-from tpuctl.remote.barrier import Probe, check_workers, find_problems
+from tpuctl.remote.barrier import PACKAGES, Probe, check_workers, find_problems
 from tpuctl.remote.hosts import Host, parse_hosts
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.results import summarize
@@ -97,14 +99,17 @@ def own(tmp_path: Path, devices: Path) -> Iterator[Slice]:
 
 
 def test_real_workers_are_looked_at(own: Slice) -> None:
+    for each in range(2):
+        (own.folder(each) / "torch_xla-9.9.9+local.dist-info").mkdir()
     found = check_workers(own.hosts, own.access)
     (index, problem), *others = found.problems
     assert index == 0
     assert "it has 0 of 2 chips" in str(problem)
     assert others == []
     first = found.workers[0]
-    assert first.python
-    assert first.packages.get("numpy") or first.packages == {}
+    assert first.python == platform.python_version()
+    here = {name for name in PACKAGES if any(Distribution.discover(name=name))}
+    assert first.packages == {**{name: version(name) for name in here}, "torch_xla": "9.9.9+local"}
     assert abs(first.clock_s) < 10
 
 

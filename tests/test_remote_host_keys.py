@@ -18,7 +18,7 @@ pytest.importorskip("asyncssh")
 from tests.sharing import free_port
 from tests.test_remote_sshd import SSHD
 from tests.waiting import wait_until
-from tests.workers import IMPATIENT, new_key
+from tests.workers import IMPATIENT, new_key, sshd_environment
 from tpuctl.errors import HostKeyError, InvalidInputError, TpuctlError
 from tpuctl.remote._known_hosts import host_key_rules
 from tpuctl.remote.access import Access, HostKeys
@@ -84,7 +84,7 @@ def running(folder: Path, *, is_signed: bool, key: Path | None = None) -> Iterat
     lines = [
         f"Port {port}", "ListenAddress 127.0.0.1", f"HostKey {folder}/host", "StrictModes no",
         f"AuthorizedKeysFile {key or folder / 'key'}.pub", "LogLevel DEBUG1", "PidFile none",
-        "UsePAM no", "MaxStartups 100",
+        "UsePAM no", "MaxStartups 100", sshd_environment(),
         *([f"HostCertificate {folder}/host-cert.pub"] if is_signed else []),
     ]  # fmt: skip
     (folder / "sshd_config").write_text("\n".join(lines) + "\n")

@@ -18,7 +18,7 @@ pytest.importorskip("asyncssh")
 import tpuctl
 from tests.sharing import free_port
 from tests.waiting import wait_until
-from tests.workers import IMPATIENT, Heard, alive, new_key
+from tests.workers import IMPATIENT, Heard, alive, new_key, sshd_environment
 from tpuctl.errors import UsageError
 from tpuctl.remote import agent
 from tpuctl.remote.access import Access, HostKeys
@@ -78,8 +78,7 @@ def running_sshd(
     config = tmp_path / "config"
     config.write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nStrictModes no\n"
-        f"AuthorizedKeysFile {key}.pub\nPidFile none\nUsePAM no\n"
-        + (f"SetEnv {' '.join(f'{name}={value}' for name, value in env.items())}\n" if env else "")
+        f"AuthorizedKeysFile {key}.pub\nPidFile none\nUsePAM no\n" + sshd_environment(**(env or {}))
     )
     user = subprocess.check_output(["id", "-un"], text=True).strip()
     option = f"{user}@127.0.0.1:{port}"

@@ -309,7 +309,7 @@ def test_the_spy_would_notice(tmp_path: Path) -> None:
 def test_installed_distributions_match_what_importlib_says() -> None:
     from importlib.metadata import distributions
 
-    from tpuctl.runtime.live import installed
+    from tpuctl.runtime.local import installed
     from tpuctl.runtime.machine import normalized
 
     ours = {name: version for name, (version, _) in installed(sys.path).items()}

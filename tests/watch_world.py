@@ -211,7 +211,11 @@ class WatchWorld:
 def watching(
     folder: Path, *faults: dict[str, Any], clock: JumpingClock | None = None, **changes: Any
 ) -> Iterator[WatchWorld]:
-    zone = {"types": ["v5litepod-8", "v5litepod-16"], "capacity_chips": 16, "quota_chips": 32}
+    zone = {
+        "types": ["v5litepod-8", "v5litepod-16", "v4-16"],
+        "capacity_chips": 16,
+        "quota_chips": 32,
+    }
     scenario: dict[str, Any] = {
         "provision_s": 60,
         "delete_s": 10,

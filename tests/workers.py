@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,16 @@ def new_key(path: Path, kind: str = "ssh-ed25519") -> None:
     path.write_bytes(key.export_private_key())
     path.chmod(0o600)
     path.with_suffix(".pub").write_bytes(key.export_public_key())
+
+
+def sshd_environment(**env: str) -> str:
+    """Return the line of sshd's configuration that starts our Python, and little else.
+
+    On a first level, bash reads the developer's start-up file, which may start many programs.
+    """
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    pairs = {"SHLVL": "1", "PATH": path, **env}
+    return f"SetEnv {' '.join(f'{name}={value}' for name, value in pairs.items())}\n"
 
 
 class Slice:

@@ -48,7 +48,7 @@ A message says what we were doing, to which object, where; the hint is the next 
 Ctrl-C with nothing to clean up is Python's own KeyboardInterrupt, and exits with 130 as well.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 EXIT_INTERRUPTED = 130
 
@@ -289,6 +289,15 @@ class UsageError(TpuctlError):
 
     exit_code = 2
     code = "usage"
+
+
+def refuse_unused(options: Mapping[str, object], where: str, *, hint: str = "") -> None:
+    """Raise UsageError for options that were given and have no effect."""
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if given:
+        have = "has" if len(given) == 1 else "have"
+        hint = hint or f"Leave {'it' if len(given) == 1 else 'them'} out."
+        raise UsageError(f"{', '.join(given)} {have} no effect {where}.", hint=hint)
 
 
 class UnsupportedError(UsageError):

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tpuctl.api.workers import python_warning, refuse_unused
+from tpuctl.api.workers import python_warning
 from tpuctl.cloud.connect import chosen_zone, open_cloud, zone_to_delete_in
 from tpuctl.cloud.models import ALL_ZONES
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, refuse_unused
 from tpuctl.outcome import Outcome
 from tpuctl.progress import OnProgress, silent
 

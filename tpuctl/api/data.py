@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.api.workers import refuse_unused
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, refuse_unused
 from tpuctl.progress import OnProgress, silent
 from tpuctl.usercode.function import target_of
 

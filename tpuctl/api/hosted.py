@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.api.workers import Workers, refuse_unused
+from tpuctl.api.workers import Workers
 from tpuctl.errors import (
     NoCapacityError,
     NotFoundError,
@@ -17,6 +17,7 @@ from tpuctl.errors import (
     TpuctlError,
     UsageError,
     did_you_mean,
+    refuse_unused,
 )
 from tpuctl.progress import OnProgress, message
 

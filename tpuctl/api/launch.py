@@ -19,8 +19,8 @@ from tpuctl.api.hosted import (
     plan_job,
     reach_or_suggest,
 )
-from tpuctl.api.workers import Pairs, Workers, as_pairs, as_workers, print_output, refuse_unused
-from tpuctl.errors import NotLoggedInError, StoppedError, UsageError
+from tpuctl.api.workers import Pairs, Workers, as_pairs, as_workers, print_output
+from tpuctl.errors import NotLoggedInError, StoppedError, UsageError, refuse_unused
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import LOCAL
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from tpuctl.api.workers import refuse_unused
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import NotFoundError, UsageError, refuse_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.api.workers import refuse_unused
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, refuse_unused
 from tpuctl.progress import OnProgress, message, silent
 from tpuctl.usercode.function import target_of
 

@@ -13,9 +13,8 @@ from tpuctl.api.workers import (
     as_words,
     print_output,
     python_warning,
-    refuse_unused,
 )
-from tpuctl.errors import NoCapacityError, TpuctlError, UsageError
+from tpuctl.errors import NoCapacityError, TpuctlError, UsageError, refuse_unused
 from tpuctl.progress import OnProgress, silent
 
 if TYPE_CHECKING:

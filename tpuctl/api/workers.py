@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, refuse_unused
 from tpuctl.printable import printable, worker_text
 from tpuctl.progress import OnProgress, silent
 from tpuctl.remote.hosts import (
@@ -47,15 +47,6 @@ Pairs = Mapping[str, object] | Sequence[str]
 def python_warning(text: str) -> None:
     """Issue a Python warning: the default for `on_warning`."""
     warnings.warn(printable(text, lines=True), stacklevel=4)
-
-
-def refuse_unused(options: Mapping[str, object], where: str, *, hint: str = "") -> None:
-    """Raise UsageError for options that were given and have no effect."""
-    given = [name for name, value in options.items() if value is not None and value is not False]
-    if given:
-        have = "has" if len(given) == 1 else "have"
-        hint = hint or f"Leave {'it' if len(given) == 1 else 'them'} out."
-        raise UsageError(f"{', '.join(given)} {have} no effect {where}.", hint=hint)
 
 
 def print_output(stream: int, data: bytes) -> None:

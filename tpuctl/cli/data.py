@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import tpuctl
-from tpuctl.api.workers import Workers, refuse_unused
+from tpuctl.api.workers import Workers
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import (
     Argument,
@@ -18,6 +18,7 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.progress import bars
 from tpuctl.datasets.models import parse_size_of
+from tpuctl.errors import refuse_unused
 
 data = typer.Typer(
     add_completion=False,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tpuctl
-from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
 from tpuctl.cli.options import Argument, Option, Yes
+from tpuctl.errors import refuse_unused
 
 Deep = Annotated[bool, Option("--deep", help="Run a small computation on the accelerator.")]
 Numerics = Annotated[

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 import tpuctl
-from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output
 from tpuctl.cli.options import Argument, Option, Yes, command, examples, positive_option
 from tpuctl.cli.progress import bars
+from tpuctl.errors import refuse_unused
 from tpuctl.reporters import profile as report
 from tpuctl.reporters.training import launch_question
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tpuctl
-from tpuctl.api.workers import Workers, refuse_unused
+from tpuctl.api.workers import Workers
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import (
     Argument,
@@ -23,6 +23,7 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.progress import bars
 from tpuctl.cli.script_options import LaunchCommand
+from tpuctl.errors import refuse_unused
 from tpuctl.reporters import lint as lint_report
 from tpuctl.reporters import training as report
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tpuctl.api.watch import watch as run_watch
-from tpuctl.api.workers import refuse_unused
 from tpuctl.cli import output, workers
 from tpuctl.cli.options import (
     Argument,
@@ -21,7 +20,7 @@ from tpuctl.cli.options import (
 from tpuctl.cli.progress import states
 from tpuctl.cli.workers import Chdir, Env
 from tpuctl.cloud.placement import join_zone_options
-from tpuctl.errors import UsageError
+from tpuctl.errors import UsageError, refuse_unused
 from tpuctl.reporters import changes as report
 from tpuctl.reporters.display import text_of
 from tpuctl.supervise.plan import WatchPlan

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tpuctl
-from tpuctl.api.workers import Workers, refuse_unused
+from tpuctl.api.workers import Workers
 from tpuctl.cli import output
 from tpuctl.cli.options import Argument, DryRun, Option, Project, Yes, Zone, parser, time_option
 from tpuctl.cli.progress import bars, screen
+from tpuctl.errors import refuse_unused
 from tpuctl.reporters import workers as report
 from tpuctl.reporters.training import render_launch
 from tpuctl.units import parse_bytes

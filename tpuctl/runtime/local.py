@@ -10,11 +10,19 @@ import re
 import stat
 from functools import cached_property
 
-from tpuctl.runtime.machine import LOCKFILE, FdScan, LockFile, PciDevice, Process, parse_count
+from tpuctl.runtime.machine import (
+    LOCKFILE,
+    FdScan,
+    LockFile,
+    PciDevice,
+    Process,
+    normalized,
+    parse_count,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tpuctl.runtime.machine import HostView
 
@@ -225,3 +233,24 @@ def first_number(text: str | None) -> int | None:
     """Return the number at the start of a text."""
     words = (text or "").split()
     return parse_count(words[0]) if words else None
+
+
+def installed(path: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Find all distributions on `path`: normalized name to version and metadata folder.
+
+    Reads what `importlib.metadata` reads, which alone takes 60 ms to import. The first one found
+    wins, as it does on import.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for folder in dict.fromkeys(path):
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in entries:
+            stem, suffix = os.path.splitext(entry)
+            if suffix not in (".dist-info", ".egg-info") or "-" not in stem:
+                continue
+            name, version = stem.split("-")[:2]
+            found.setdefault(normalized(name), (version, os.path.join(folder or ".", entry)))
+    return found

@@ -126,8 +126,9 @@ def _find(inputs: str, name: str) -> str | None:
 def _unpack(archive: bytes, working: str) -> dict[str, tuple[int, int]]:
     """Unpack the project; returns size and time of each file, to tell it from output later."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        names = tar.getnames()
         tar.extractall(working)  # noqa: S202 (our own)  # nosec B202
+        # The other way round, the archive would be decompressed twice.
+        names = tar.getnames()
     return {name: state for name in names if (state := _state(os.path.join(working, name)))}
 
 

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from tpuctl.remote.agent.process import free_bytes, start_ticks
 from tpuctl.remote.agent.wire import note, send
 from tpuctl.runtime.holders import BY_DRIVER, find_state
-from tpuctl.runtime.local import LocalMachine, nodes_of_chips, number_of
-from tpuctl.runtime.machine import LOCKFILE
+from tpuctl.runtime.local import LocalMachine, installed, nodes_of_chips, number_of
+from tpuctl.runtime.machine import LOCKFILE, normalized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,20 +36,14 @@ although killed, or left alone."""
 _GOOGLE = "0x1ae0"
 _NODE = re.compile(r"accel\d+|vfio/\d+")
 _POLL_S = 0.05
-_VERSIONS = """
-import importlib.metadata as m, importlib.util, json, os, platform, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = m.version(name)
-    except m.PackageNotFoundError:
-        pass
+_ABOUT = """
+import importlib.util, json, os, sys
 spec = importlib.util.find_spec("libtpu")
 places = ["/lib/libtpu.so", "/usr/lib/libtpu.so"]
 if spec and spec.origin:
     places.append(os.path.join(os.path.dirname(spec.origin), "libtpu.so"))
 libtpu = next(filter(os.path.isfile, places), None)
-print(json.dumps({"python": platform.python_version(), "packages": found, "libtpu": libtpu}))
+print(json.dumps({"python": sys.version.split()[0], "path": sys.path, "libtpu": libtpu}))
 """
 
 
@@ -135,13 +129,17 @@ def probe(request: dict[str, Any], stdin: BinaryIO) -> None:
 
 def _versions(packages: list[str]) -> dict[str, Any]:
     """Read the versions in the Python that would run a job, which need not be the agent's."""
-    command = ["python3", "-c", _VERSIONS, *packages]
+    command = ["python3", "-c", _ABOUT]
     try:
         pipe = subprocess.PIPE
         text = subprocess.run(command, stdout=pipe, check=True, timeout=60).stdout  # noqa: S603 (ours)
-        return dict(json.loads(text))
+        about = dict(json.loads(text))
     except (OSError, ValueError, subprocess.SubprocessError):
         return {"python": None, "packages": {}, "libtpu": None}
+    found = installed(about.pop("path"))
+    names = {name: normalized(name) for name in packages}
+    about["packages"] = {name: found[key][0] for name, key in names.items() if key in found}
+    return about
 
 
 def stale_lockfile(state: State, uid: int | None) -> bool:
