@@ -521,6 +521,15 @@ def test_a_program_with_grain_is_left_alone(tmp_path: Path, name: str, mode: str
     watch_from_outside(tmp_path, mode, write(tmp_path, name, "grain"))
 
 
+@pytest.mark.slow
+def test_a_program_that_has_not_parsed_its_flags_still_has_not(tmp_path: Path) -> None:
+    """Grain's workers fail without; a program that works only when it is watched helps nobody."""
+    loader = START.format(loader=LOADERS["grain"])
+    shown = "from absl import flags; train(); print(flags.FLAGS.is_parsed())"
+    (tmp_path / "train.py").write_text(f"{loader}{shown}\n")
+    watch_from_outside(tmp_path, "launch", [sys.executable, "train.py"])
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", HOOKED_PLAIN)
