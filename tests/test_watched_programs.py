@@ -598,6 +598,20 @@ def test_a_program_has_the_descriptors_of_its_shell_and_no_others(
     assert alone.stdout == watched.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_has_the_environment_of_its_shell(tmp_path: Path, mode: str) -> None:
+    """Relative places too, which tpuctl itself leaves out, and sizes that it cannot use."""
+    hooks = ("PYTHONPATH", "TPUCTL_PROFILE_FOLDER")
+    (tmp_path / "train.py").write_text(
+        f"import os; print({{k: v for k, v in os.environ.items() if k not in {hooks}}})"
+    )
+    shell = ["env", "-u", "HOME", f"PATH=bin::{os.environ['PATH']}", "COLUMNS=999", "LINES=1"]
+    alone = run([*shell, sys.executable, "train.py"], tmp_path)
+    assert "bin::" in alone.stdout
+    assert run([*shell, *MODES[mode]], tmp_path).stdout == alone.stdout
+
+
 def test_a_program_that_fails_after_its_steps_has_had_some(tmp_path: Path) -> None:
     (tmp_path / "1.steps").write_text(json.dumps(to_plain(Steps("step at a.py:9", 87, 3.4, 16))))
     error = _no_steps("a.py exited with code 4", tmp_path, hint=ITS_WORDS)

@@ -141,6 +141,14 @@ def _reached_program(number: int) -> bool:
     return "ipykernel" in sys.modules
 
 
+_given: dict[str, str] = {}
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment for a program of the user's: what this process was started with."""
+    return dict(_given or os.environ)
+
+
 def absolute_entries(path: str) -> str:
     """Leave out the entries of a search path that depend on the current folder."""
     # An empty PATH means the current folder too.
@@ -153,6 +161,7 @@ def leave_out_current_folder() -> None:
     `python -m tpuctl` and an empty entry of PYTHONPATH put it there. It stays if PYTHONPATH names
     it, and if it holds tpuctl or Python itself. Without a home folder, `~` would be a name there.
     """
+    _given.update(os.environ)
     if os.path.expanduser("~") == "~":
         os.environ["HOME"] = "/nonexistent"
     os.environ["PATH"] = absolute_entries(os.environ.get("PATH", os.defpath))

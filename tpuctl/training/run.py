@@ -1,6 +1,5 @@
 """Run a planned training on this machine and collect its result."""
 
-import os
 import re
 import shlex
 import signal
@@ -23,6 +22,7 @@ from tpuctl.outcome import Status
 from tpuctl.start_python import (
     child_environment,
     how_it_ended,
+    program_environment,
     python_command,
     shell_code,
     signals_passed_on,
@@ -179,7 +179,7 @@ def run_training(
         counts = Path(folder) / "counts.json"
         # What a script of one's own prints is buffered as without tpuctl.
         ours = {**child_environment(), "PYTHONUNBUFFERED": "1"}
-        env = ours if is_template(plan.script) else dict(os.environ)
+        env = ours if is_template(plan.script) else program_environment()
         env = {name: value for name, value in env.items() if name not in plan.unset}
         env |= {**plan.env, **(extra_env or {})}
         if RUNNER in plan.argv:

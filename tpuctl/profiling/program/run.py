@@ -20,7 +20,13 @@ from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS, Steps
-from tpuctl.start_python import how_it_ended, shell_code, signals_passed_on, stop_process
+from tpuctl.start_python import (
+    how_it_ended,
+    program_environment,
+    shell_code,
+    signals_passed_on,
+    stop_process,
+)
 from tpuctl.usercode.scratch import scratch_folder
 
 # The first is like Ctrl-C.
@@ -207,7 +213,8 @@ def _started(
 
 def _start(command: Sequence[str], folder: str, log: int | None) -> "subprocess.Popen[bytes]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
-    env = {**os.environ, **hook_environment(folder, os.environ)}
+    env = program_environment()
+    env |= hook_environment(folder, env)
     try:
         # The program keeps descriptors that a shell has opened, as in `--data <(zcat file)`.
         return subprocess.Popen(words, stdout=log, env=env, close_fds=False)  # noqa: S603 (the user's)
