@@ -729,7 +729,9 @@ HEEDING = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGQUIT]
+)
 def test_a_signal_to_tpuctl_is_one_to_the_program(
     tmp_path: Path, mode: str, number: signal.Signals
 ) -> None:

@@ -121,7 +121,7 @@ def signals_passed_on(
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+_FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 def _signal_handlers() -> dict[int, Any]:
@@ -133,8 +133,8 @@ def _signal_handlers() -> dict[int, Any]:
 
 
 def _reached_program(number: int) -> bool:
-    """Whether a signal went to the whole process group: Ctrl-C, or a notebook's interrupt."""
-    if number != signal.SIGINT:
+    """Whether a signal went to the whole process group: Ctrl-C, Ctrl-\\, a notebook's interrupt."""
+    if number not in (signal.SIGINT, signal.SIGQUIT):
         return False
     with contextlib.suppress(OSError), open("/dev/tty") as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
