@@ -120,6 +120,12 @@ def test_tables_without_an_answer_say_what_is_in_them(monkeypatch: pytest.Monkey
     assert "zone us-central1-a" in repr(tpuctl.config())
 
 
+def test_a_strategy_that_is_not_open_shows_how_it_is_opened() -> None:
+    made = tpuctl.strategy(cpu_devices=2)
+    assert repr(made).startswith("<tpuctl strategy: not open yet; with tpuctl.strategy() as ")
+    assert "cpu_devices" in str(inspect.signature(tpuctl.strategy))
+
+
 def test_a_block_shows_its_profile(profile: Profile) -> None:
     block = tpuctl.profile()
     assert block._repr_html_() is None

@@ -65,8 +65,20 @@ def test_a_missing_template_names_the_others() -> None:
 def test_a_script_that_is_no_python_is_one_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.py"
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match=r"Could not read the script .*bad\.py"):
+    with pytest.raises(InvalidInputError, match=r"bad\.py is not valid Python"):
         find_script(str(path))
+
+
+def test_a_script_that_is_no_python_ends_as_it_does_alone(tmp_path: Path, tpuctl: Tpuctl) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text("print('first')\nif True:\n    x = [1, 2\ny = (3 4)\n")
+    alone = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    watched = tpuctl("launch", path)
+    assert watched.exit_code == alone.returncode == 1
+    assert [line.strip() for line in alone.stderr.splitlines()] == [
+        line.strip() for line in watched.stderr.splitlines()[1:]
+    ]
+    assert "^" in watched.stderr
 
 
 def test_a_notebook_or_a_module_is_told_what_to_do(tpuctl: Tpuctl) -> None:

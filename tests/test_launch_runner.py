@@ -64,13 +64,17 @@ def test_counts_that_are_nonsense_prove_nothing(tmp_path: Path, result: Any) -> 
     assert [count.steps for count in read_counts(tmp_path / "none", result)] in ([], [0])
 
 
-def test_a_run_with_an_idle_device_asks_for_attention(tmp_path: Path, choice: Choice) -> None:
+def test_a_run_with_an_idle_device_asks_for_attention(
+    tmp_path: Path, choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "half.py"
     path.write_text(
-        "import json, os, pathlib\n"
+        "import json, pathlib\n"
         "counts = [{'device': 'CPU:0', 'steps': 4, 'examples': 8}]\n"
-        "pathlib.Path(os.environ['TPUCTL_COUNTS_FILE']).write_text(json.dumps(counts))\n"
+        "pathlib.Path('training').mkdir(exist_ok=True)\n"
+        "pathlib.Path('training/result.json').write_text(json.dumps({'executed': counts}))\n"
     )
+    monkeypatch.chdir(tmp_path)
     training = run_training(plan_launch(find_script(str(path)), choice, devices=2))
     assert training.warnings == ("Only 1 of 2 devices executed steps: CPU:0.",)
     assert (training.status, training.exit_code) == ("attention", 0)

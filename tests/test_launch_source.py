@@ -46,13 +46,17 @@ def plain(tmp_path: Path) -> Path:
         ("FRAMEWORKS = ('jax',)\nimport keras", ("jax",), True),
         ("FRAMEWORKS = names()\nimport torch", ("torch",), False),
         ("from . import keras", (), False),
+        ("import keras_hub", (), False),
     ],
 )
 def test_a_script_says_what_it_runs_on_and_whether_it_spreads_itself(
     code: str, frameworks: tuple[str, ...], is_plain_keras: bool
 ) -> None:
     assert read_source(ast.parse(code)) == Source(
-        frameworks, is_plain_keras, needs_xla="torch_xla" in code
+        frameworks,
+        uses_keras="keras" in code and "from . import" not in code,
+        is_plain_keras=is_plain_keras,
+        needs_xla="torch_xla" in code,
     )
 
 
@@ -179,6 +183,14 @@ def test_the_backend_that_the_user_has_set_for_keras_is_kept(plain: Path, tmp_pa
     assert chosen(KERAS_HOME=str(tmp_path)) == "tensorflow"
     plain.write_text("import keras, tensorflow.distribute")
     assert chosen(KERAS_BACKEND="torch") == "tensorflow"
+
+
+def test_a_script_without_keras_gets_no_backend_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "loop.py"
+    path.write_text("import jax\n")
+    plan = plan_training(str(path), diagnosed(HERE), framework="jax", env={})
+    assert plan.env == {}
+    assert "KERAS_BACKEND" not in " ".join(plan.because)
 
 
 def test_pretended_devices_of_jax_are_told_by_the_environment(plain: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_training_that_must_be_deterministic_runs_and_is_said_to_be_unseen(
     plain = KERAS.replace("data =", "tf.config.experimental.enable_op_determinism()\ndata =")
     words = program(plain.replace("import keras", "import keras\nkeras.utils.set_random_seed(0)"))
     result = tpuctl("profile", "run", "--", *words)
-    assert "trained" in capfd.readouterr().err
+    assert "trained" in capfd.readouterr().out
     assert "exited with code 0 and no training step was seen" in result.stderr
     assert "enable_op_determinism(): leave that out" in result.stderr
 

@@ -335,12 +335,23 @@ class Array:
         (7, 1, False),
         (["a"] * 32, 32, True),
         (["a"] * 3, 3, False),
+        (["a.jpg"] * 8, 8, True),
+        ([("a.jpg", 1)] * 8, 8, True),
+        ([(Array(224, 224, 3), 1)] * 8, 8, True),
+        ([{"x": Array(5)}] * 8, 8, True),
+        ([Array(224, 200 + side, 3) for side in range(8)], 8, True),
+        ([Array(5), Array(7), Array(6), Array(5)], 4, True),
+        ([Array(16), Array(16), Array(16), Array(16)], 16, True),
+        ([Array(16, 2), Array(16, 3), Array(16, 1), Array(16, 1)], 16, True),
+        ([Array(224, 224, 3), "a", 5, 6], 224, False),
+        (("a.jpg", "cat", "train", "photo"), 4, False),
         (None, 1, False),
     ],
 )
 def test_batches_are_told_from_examples(element: object, examples: int, is_batch: bool) -> None:
     assert count_examples(element) == examples
     assert holds_a_batch(element, 32) == is_batch
+    assert not holds_a_batch([5] * 8, 32, indexed=True)  # the tokens of one text
 
 
 def test_calls_are_counted_over_processes_and_quick_ones_mostly_not_timed(tmp_path: Path) -> None:

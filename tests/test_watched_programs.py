@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 from tpuctl.codec import to_plain
 from tpuctl.profiling.program.run import ITS_WORDS, NO_STEPS, _no_steps
 from tpuctl.profiling.program.watch import Steps
+from tpuctl.remote.agent.chips import DEVICES
 
 # Trainings whose batches come from the user's Python code in the main thread.
 LOADERS = {
@@ -450,14 +451,13 @@ class Ended:
     stderr: str = ""
 
 
-def run(command: list[str], folder: Path, *, merged: bool = False, **env: str) -> Ended:
-    """Run a program with something on its stdin, and its stderr in its stdout if `merged`."""
+def run(command: list[str], folder: Path, **env: str) -> Ended:
+    """Run a program with something on its stdin."""
     done = subprocess.run(
         command,
         cwd=folder,
         input="some\ninput",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=240,
         env={**os.environ, **env},
@@ -489,20 +489,12 @@ def write(folder: Path, name: str, loader: str, *, block: bool = False) -> list[
 
 def watch_from_outside(folder: Path, mode: str, bare: list[str]) -> None:
     """Run a program alone and in a mode, and compare."""
-    watched = run(MODES[mode], folder)
-    if mode == "launch":
-        alone = run(bare, folder)
-        assert (watched.returncode, watched.stdout) == (alone.returncode, alone.stdout)
-        assert alone.stderr in watched.stderr
-        return
-    alone = run(bare, folder, merged=True)
-    if mode == "watch":
-        # Beside its rows, which come in between.
-        rest = iter(watched.stderr.splitlines())
-        assert [line for line in alone.stdout.splitlines() if line not in rest] == []
-    else:
-        assert watched.stderr.startswith(alone.stdout)
-    if alone.returncode:
+    alone, watched = run(bare, folder), run(MODES[mode], folder)
+    assert watched.stdout == alone.stdout
+    # Beside the rows of `watch`, which come in between.
+    rest = iter(watched.stderr.splitlines())
+    assert [line for line in alone.stderr.splitlines() if line not in rest] == []
+    if mode == "launch" or alone.returncode:
         assert watched.returncode == alone.returncode
 
 
@@ -529,6 +521,15 @@ def test_a_callback_in_fit_changes_nothing(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "mode"), in_turn(HOOKED, MODES))
 def test_a_program_with_grain_is_left_alone(tmp_path: Path, name: str, mode: str) -> None:
     watch_from_outside(tmp_path, mode, write(tmp_path, name, "grain"))
+
+
+@pytest.mark.slow
+def test_a_program_that_has_not_parsed_its_flags_still_has_not(tmp_path: Path) -> None:
+    """Grain's workers fail without; a program that works only when it is watched helps nobody."""
+    loader = START.format(loader=LOADERS["grain"])
+    shown = "from absl import flags; train(); print(flags.FLAGS.is_parsed())"
+    (tmp_path / "train.py").write_text(f"{loader}{shown}\n")
+    watch_from_outside(tmp_path, "launch", [sys.executable, "train.py"])
 
 
 @pytest.mark.soak
@@ -593,10 +594,24 @@ def test_a_program_has_the_descriptors_of_its_shell_and_no_others(
         "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))); print(os.read(7, 9))"
     )
     shell = ["bash", "-c", 'exec "$@" 7< <(echo given)', "bash"]
-    alone = run([*shell, sys.executable, "train.py"], tmp_path, merged=True)
+    alone = run([*shell, sys.executable, "train.py"], tmp_path)
     assert "given" in alone.stdout
-    watched = run([*shell, *MODES[mode]], tmp_path, merged=True)
-    assert alone.stdout in watched.stdout
+    watched = run([*shell, *MODES[mode]], tmp_path)
+    assert alone.stdout == watched.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_has_the_environment_of_its_shell(tmp_path: Path, mode: str) -> None:
+    """Relative places too, which tpuctl itself leaves out, and sizes that it cannot use."""
+    hooks = ("PYTHONPATH", "TPUCTL_PROFILE_FOLDER")
+    (tmp_path / "train.py").write_text(
+        f"import os; print({{k: v for k, v in os.environ.items() if k not in {hooks}}})"
+    )
+    shell = ["env", "-u", "HOME", f"PATH=bin::{os.environ['PATH']}", "COLUMNS=999", "LINES=1"]
+    alone = run([*shell, sys.executable, "train.py"], tmp_path)
+    assert "bin::" in alone.stdout
+    assert run([*shell, *MODES[mode]], tmp_path).stdout == alone.stdout
 
 
 def test_a_program_that_fails_after_its_steps_has_had_some(tmp_path: Path) -> None:
@@ -707,7 +722,7 @@ def test_ctrl_c_reaches_a_program_once_and_it_takes_its_time(tmp_path: Path, mod
     assert "without tpuctl" not in shown
 
 
-OTHER_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
+OTHER_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGQUIT)
 # In the background, or with nohup, these signals are ignored.
 HEEDING = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
@@ -741,6 +756,47 @@ def test_a_signal_to_tpuctl_is_one_to_the_program(
     process.send_signal(number)
     _, stderr = process.communicate(timeout=120)
     assert (process.returncode, "1 asked" in stderr) == (7, True), stderr
+
+
+OUTLIVES = """
+import os
+{loader}
+[batch for _ in range(3) for batch in batches()]
+with open("dev/accel0"), open("pid.new", "w") as file:
+    file.write(str(os.getpid()))
+    file.close()
+    os.rename("pid.new", "pid")
+    open("wait").read()
+    [batch for _ in range(3) for batch in batches()]
+    open("saved", "w").close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["launch", "run"])
+def test_a_training_outlives_a_killed_tpuctl_and_free_names_it(tmp_path: Path, mode: str) -> None:
+    loader = LOADERS["grain"].replace("work(index)", "index")
+    (tmp_path / "train.py").write_text(OUTLIVES.format(loader=loader))
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    (dev / "accel0").touch()
+    os.mkfifo(tmp_path / "wait")
+    # The program waits for the end of what is open here to be written.
+    with (
+        open(os.open(tmp_path / "wait", os.O_RDWR), "wb"),
+        (tmp_path / "shown").open("wb") as shown,
+    ):
+        tpuctl = subprocess.Popen(MODES[mode], cwd=tmp_path, stdout=shown, stderr=shown)
+        wait_until((tmp_path / "pid").exists)
+        tpuctl.kill()
+        tpuctl.wait()
+        found = run([*CLI, "free", "local", "--dry-run", "--json"], tmp_path, **{DEVICES: str(dev)})
+        (holder,) = json.loads(found.stdout)["data"]["workers"][0]["holders"]
+        assert holder["pid"] == int((tmp_path / "pid").read_text())
+        assert holder["command"].endswith(" train.py")
+    wait_until((tmp_path / "saved").exists)
+    wait_until(lambda: not Path("/proc", str(holder["pid"])).exists())
+    assert "Traceback" not in (tmp_path / "shown").read_text()
 
 
 def test_the_hook_only_leaves_a_note_in_a_python_that_tpuctl_does_not_know(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def signals_passed_on(
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+_FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 def _signal_handlers() -> dict[int, Any]:
@@ -133,12 +133,20 @@ def _signal_handlers() -> dict[int, Any]:
 
 
 def _reached_program(number: int) -> bool:
-    """Whether a signal went to the whole process group: Ctrl-C, or a notebook's interrupt."""
-    if number != signal.SIGINT:
+    """Whether a signal went to the whole process group: Ctrl-C, Ctrl-\\, a notebook's interrupt."""
+    if number not in (signal.SIGINT, signal.SIGQUIT):
         return False
     with contextlib.suppress(OSError), open("/dev/tty") as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return "ipykernel" in sys.modules
+
+
+_given: dict[str, str] = {}
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment for a program of the user's: what this process was started with."""
+    return dict(_given or os.environ)
 
 
 def absolute_entries(path: str) -> str:
@@ -153,6 +161,7 @@ def leave_out_current_folder() -> None:
     `python -m tpuctl` and an empty entry of PYTHONPATH put it there. It stays if PYTHONPATH names
     it, and if it holds tpuctl or Python itself. Without a home folder, `~` would be a name there.
     """
+    _given.update(os.environ)
     if os.path.expanduser("~") == "~":
         os.environ["HOME"] = "/nonexistent"
     os.environ["PATH"] = absolute_entries(os.environ.get("PATH", os.defpath))

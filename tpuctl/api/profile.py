@@ -52,6 +52,7 @@ class ProfileCommands:
         deep: bool = False,
         on: str | None = None,
         confirm: Callable[[Any], None] = lambda plan: None,
+        log: int | None = None,
         out: Path | None = None,
         html: Path | None = None,
         fail_if: Sequence[str] = (),
@@ -61,8 +62,8 @@ class ProfileCommands:
 
         `target` is a folder, gs://BUCKET/FOLDER, path.py:function or module:function, or such a
         function itself; or a training, as the words of its command line. `on` is a place for the
-        training, as for `tpuctl.launch`, and `confirm` too. The other parameters are the options
-        of the command.
+        training, as for `tpuctl.launch`, and `confirm` and `log` too. The other parameters are the
+        options of the command.
         """
         of_pipelines = {name: value for name, value in locals().items() if name in _FOR_PIPELINES}
         from tpuctl.profiling.compare import check, parse_limits
@@ -87,9 +88,9 @@ class ProfileCommands:
             )
             if on:
                 refuse_unused({"--steps": steps, "--seconds": seconds}, "with --on")
-                profile = _profile_on(on, words, confirm=confirm, on_progress=on_progress)
+                profile = _profile_on(on, words, log, confirm=confirm, on_progress=on_progress)
             else:
-                profile = profile_program(words, steps=steps, seconds=seconds)
+                profile = profile_program(words, steps=steps, seconds=seconds, log=log)
         else:
             # Loaded here: a training that is watched needs nothing of it.
             from tpuctl.profiling.profile import profile_target
@@ -107,18 +108,20 @@ class ProfileCommands:
         program: Sequence[str],
         *,
         seconds: float | None = None,
+        log: int | None = None,
         out: Path | None = None,
         on_profile: Callable[[Profile], None] = lambda profile: None,
         on_progress: OnProgress = silent,
     ) -> Profile:
         """Profile a training once a second while it runs, and return the last profile.
 
-        `program` is the words of its command line. It is stopped after `seconds`.
+        `program` is the words of its command line. It is stopped after `seconds`. `log` is the file
+        descriptor for its stdout, by default this process's.
         """
         from tpuctl.profiling.program.run import profile_program
 
         _check_outputs(out)
-        profile = profile_program(program, limit_s=seconds, on_look=on_profile)
+        profile = profile_program(program, limit_s=seconds, log=log, on_look=on_profile)
         _write(profile, on_progress, out=out)
         return profile
 
@@ -168,7 +171,7 @@ class ProfileCommands:
         return diff(load(Path(before)), load(Path(after)))
 
 
-def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
+def _profile_on(on: str, words: Sequence[str], log: int | None, **talk: Any) -> Profile:
     """Launch a training elsewhere, and fetch the profile that every launch writes there."""
     from tempfile import TemporaryDirectory
 
@@ -190,7 +193,7 @@ def _profile_on(on: str, words: Sequence[str], **talk: Any) -> Profile:
         script,
         arguments,
         on=Workers(on, on_warning=lambda text: talk["on_progress"](message(text))),
-        sink=lambda _, data: print_output(2, data),
+        sink=lambda stream, data: print_output(log or stream, data),
         **talk,
     )
     inside = f"tpuctl/{PROFILE}"

@@ -10,6 +10,7 @@ from tpuctl.cli import output
 from tpuctl.cli.options import Argument, Option, Yes, command, examples, positive_option
 from tpuctl.cli.progress import bars
 from tpuctl.errors import refuse_unused
+from tpuctl.profiling.case import IN_TRAINING
 from tpuctl.reporters import profile as report
 from tpuctl.reporters.training import launch_question
 
@@ -108,9 +109,11 @@ def run(
         result = tpuctl.profile.run(
             **options,
             confirm=lambda plan: output.confirm(launch_question(plan), yes=yes),
+            log=output.script_log(),
             on_progress=on_progress,
         )
-    output.show(result)
+    ran = result.device is not None and result.device.source == IN_TRAINING
+    output.show(result, err=ran)
 
 
 @command(profile)
@@ -131,11 +134,12 @@ def watch(
     result = tpuctl.profile.watch(
         words,
         seconds=seconds,
+        log=output.script_log(),
         out=out,
         on_profile=lambda seen: output.note("\n".join([*titles, report.live_row(seen)])),
         on_progress=output.note_message,
     )
-    output.show(result)
+    output.show(result, err=True)
 
 
 @command(profile)

@@ -1,6 +1,8 @@
 """The templates that ship with tpuctl, and the flags of a script, which is never run."""
 
 import ast
+import os
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -50,6 +52,7 @@ class Template(Outcome):
     frameworks: tuple[str, ...]
     usage: str = field(metadata={"lines": True})
     is_plain_keras: bool = False
+    uses_keras: bool = field(default=False, metadata={"internal": True})
     needs_xla: bool = field(default=False, metadata={"internal": True})
     is_for_tpuctl: bool = field(default=False, metadata={"internal": True})
     arguments: tuple[str, ...] = field(default=(), metadata={"internal": True})
@@ -127,13 +130,16 @@ def describe_script(path: Path) -> Template:
     Raises NotFoundError, or InvalidInputError if the file is not valid Python.
     """
     try:
-        tree = ast.parse(read_limited(path), str(path))
+        tree = ast.parse(read_limited(path), os.path.abspath(path))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"The script {path} does not exist.", hint="List the templates: tpuctl templates list"
         ) from error
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except OSError as error:
         raise InvalidInputError(f"Could not read the script {path}: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        words = "".join(traceback.format_exception_only(error)).rstrip()
+        raise InvalidInputError(f"{path} is not valid Python:\n{words}") from error
     doc = ast.get_docstring(tree) or ""
     source, flags = read_source(tree, path), tuple(_flags(tree))
     return Template(
@@ -144,6 +150,7 @@ def describe_script(path: Path) -> Template:
         frameworks=source.frameworks,
         usage="\n\n".join(doc.split("\n\n")[1:]),
         is_plain_keras=source.is_plain_keras and all(flag.name != "--strategy" for flag in flags),
+        uses_keras=source.uses_keras,
         needs_xla=source.needs_xla,
         is_for_tpuctl=stated_frameworks(tree) is not None,
     )

@@ -141,11 +141,14 @@ def plan_launch(
     runs_inside = spread[:1] == ["-m"]
     given = [*script.arguments, *given]
     command = [*spread, script.path, *given] if runs_inside else [script.path, *given, *spread]
+    # A script made for tpuctl may read there which of its frameworks was chosen.
+    has_backend = script.uses_keras or script.is_for_tpuctl
+    changes = [each for each in changes if has_backend or each.variable != "KERAS_BACKEND"]
     return LaunchPlan(
         script=script.path,
         argv=(python, *command, *arguments),
         env={
-            "KERAS_BACKEND": choice.framework,
+            **({"KERAS_BACKEND": choice.framework} if has_backend else {}),
             **{change.variable: change.value for change in changes if change.value is not None},
         },
         unset=tuple(change.variable for change in changes if change.value is None),

@@ -1,6 +1,5 @@
 """Run a planned training on this machine and collect its result."""
 
-import os
 import re
 import shlex
 import signal
@@ -23,6 +22,7 @@ from tpuctl.outcome import Status
 from tpuctl.start_python import (
     child_environment,
     how_it_ended,
+    program_environment,
     python_command,
     shell_code,
     signals_passed_on,
@@ -31,7 +31,7 @@ from tpuctl.start_python import (
 from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
 from tpuctl.training.devices import COUNTS_VARIABLE, Executed, idle_devices, read_counts
-from tpuctl.training.plan import LaunchPlan
+from tpuctl.training.plan import RUNNER, LaunchPlan
 
 STOP_S = 15
 # Below this, a faster input pipeline makes no noticeable difference.
@@ -179,10 +179,11 @@ def run_training(
         counts = Path(folder) / "counts.json"
         # What a script of one's own prints is buffered as without tpuctl.
         ours = {**child_environment(), "PYTHONUNBUFFERED": "1"}
-        env = ours if is_template(plan.script) else dict(os.environ)
+        env = ours if is_template(plan.script) else program_environment()
         env = {name: value for name, value in env.items() if name not in plan.unset}
-        env |= {**plan.env, COUNTS_VARIABLE: str(counts)}
-        env |= extra_env or {}
+        env |= {**plan.env, **(extra_env or {})}
+        if RUNNER in plan.argv:
+            env[COUNTS_VARIABLE] = str(counts)
         streams = {"stdin": stdin, "stdout": log, "stderr": stderr}
         # The script keeps descriptors that a shell has opened, as in `--data <(zcat file)`.
         start = partial(subprocess.Popen, _command(plan), env=env, close_fds=False, **streams)

@@ -23,11 +23,12 @@ _MOST_FILES = 500
 class Source:
     """The frameworks that a script can use, best first; empty if unknown.
 
-    `is_plain_keras` means that it trains with Keras and has no strategy code, `needs_xla` that it
-    imports PyTorch/XLA.
+    `uses_keras` also counts libraries such as keras_hub. `is_plain_keras` means that it trains with
+    Keras and has no strategy code, `needs_xla` that it imports PyTorch/XLA.
     """
 
     frameworks: tuple[str, ...]
+    uses_keras: bool
     is_plain_keras: bool
     needs_xla: bool
 
@@ -49,7 +50,8 @@ def read_source(tree: ast.Module, path: Path | None = None) -> Source:
         if frameworks:
             break
     is_plain_keras = uses_keras and not names & _DISTRIBUTED
-    return Source(frameworks, is_plain_keras, needs_xla="torch_xla" in names)
+    uses_keras = uses_keras or any(module.startswith("keras") for module in modules)
+    return Source(frameworks, uses_keras, is_plain_keras, needs_xla="torch_xla" in names)
 
 
 def _nodes_beside(own: list[ast.AST], path: Path, *, calls: bool) -> Iterator[ast.AST]:

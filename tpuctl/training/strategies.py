@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, _GeneratorContextManager
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec
 
 from tpuctl.diagnosis.diagnose import diagnose
 from tpuctl.diagnosis.report import Diagnosis
@@ -30,6 +31,7 @@ from tpuctl.units import format_count
 
 # Keras' own default.
 PER_REPLICA_BATCH_SIZE = 32
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,24 @@ class Strategy(Outcome):
         return "\n".join(printable(f"{name}: {value}") for name, value in self.decisions)
 
 
-@contextmanager
+class _Unopened(_GeneratorContextManager[Strategy]):
+    def __repr__(self) -> str:
+        return (
+            "<tpuctl strategy: not open yet; with tpuctl.strategy() as strategy: print(strategy)>"
+        )
+
+
+def _block(function: Callable[_P, Generator[Strategy, None, None]]) -> Callable[_P, _Unopened]:
+    """Do what `contextmanager` does, and show how the result is used."""
+
+    @wraps(function)
+    def make(*arguments: _P.args, **named: _P.kwargs) -> _Unopened:
+        return _Unopened(function, arguments, named)
+
+    return make
+
+
+@_block
 def strategy(
     name: str = "auto",
     *,
@@ -87,7 +106,7 @@ def strategy(
     base_batch_size: int | None = None,
     cpu_devices: int | None = None,
     here: Diagnosis | None = None,
-) -> Iterator[Strategy]:
+) -> Generator[Strategy, None, None]:
     """Open the devices of this machine with the right strategy while the block runs.
 
         with tpuctl.strategy("auto", per_replica_batch_size=64, learning_rate=1e-3) as strategy:

@@ -30,11 +30,14 @@ RANDOM = ("RandomMap",)
 METHODS = ("map", "random_map", "np_random_map", "filter")
 
 
+def allow_workers() -> None:
+    """Mark absl's flags as parsed, which Grain's workers need and `absl.app.run` does elsewhere."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+
 def open_grain(made: Any, folder: str, *, batch_size: int) -> Source:
     """Open a data set or a loader; its functions are wrapped in place."""
-    if not flags.FLAGS.is_parsed():
-        # Grain's workers need parsed absl flags; in other programs, absl.app.run parses them.
-        flags.FLAGS.mark_as_parsed()
     data = getattr(made, "_dataset", made)
     meter, stages = Meter(folder), list[StageCost]()
     nodes = _nodes(data)

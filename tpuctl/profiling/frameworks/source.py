@@ -10,6 +10,7 @@ from tpuctl.profiling.windows import CopyingStage, IsolatedStage, NodeCost, Stag
 
 CHANNELS = (1, 3, 4)
 MOST_LEAVES = 64
+MOST_COLUMNS = 3
 NO_INPUT = Input(0, None, 0)
 
 
@@ -65,6 +66,8 @@ class Source:
 
 def count_examples(element: Any) -> int:
     """The length of the first dimension, or of a list; 1 if there is neither."""
+    if _lists_examples(element):
+        return len(element)
     for leaf in leaves(element):
         shape = _shape(leaf)
         if shape:
@@ -77,8 +80,10 @@ def holds_a_batch(element: Any, batch_size: int, *, indexed: bool = False) -> bo
 
     A single image, one with its mask or a scalar is not a batch. Arrays with the same first
     dimension are, and so is anything with `batch_size` parts. Sources that are `indexed` usually
-    return examples, so there a single array is an example.
+    return examples, so there a single array or list is an example.
     """
+    if _lists_examples(element) and not indexed:
+        return True
     shapes = [shape for leaf in leaves(element) if (shape := _shape(leaf)) is not None]
     if not shapes:
         return _is_list(element) and len(element) == batch_size
@@ -92,6 +97,17 @@ def holds_a_batch(element: Any, batch_size: int, *, indexed: bool = False) -> bo
     is_image = any(like_images) and (all(like_images) or len(shapes) == 2)
     alone = len(shapes) == 1 and (indexed or len(shapes[0]) == 1)
     return len(firsts) == 1 and not is_image and not alone
+
+
+def _lists_examples(element: Any) -> bool:
+    """Whether it is a list of examples: of one type, and of more than a batch has columns."""
+    if not isinstance(element, list) or len(element) <= MOST_COLUMNS:
+        return False
+    shapes = {_shape(each) or () for each in element}
+    # Columns are as long as each other.
+    is_ragged = len(shapes) > 1 and all(len(shape) == 1 for shape in shapes)
+    is_plain = all(not shape or (len(shape) == 3 and shape[-1] in CHANNELS) for shape in shapes)
+    return len({*map(type, element)}) == 1 and (is_ragged or is_plain)
 
 
 def leaves(element: Any) -> Iterator[Any]:

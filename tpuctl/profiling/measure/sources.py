@@ -114,8 +114,9 @@ def _open_framework(made: Any, kind: str, folder: str, batch_size: int) -> Sourc
         from tpuctl.profiling.frameworks._torch import open_loader
 
         return open_loader(made, folder, batch_size=batch_size)
-    from tpuctl.profiling.frameworks._grain import open_grain
+    from tpuctl.profiling.frameworks._grain import allow_workers, open_grain
 
+    allow_workers()
     return open_grain(made, folder, batch_size=batch_size)
 
 

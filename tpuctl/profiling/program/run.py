@@ -20,14 +20,18 @@ from tpuctl.profiling.conclude import build_profile
 from tpuctl.profiling.models import Device, Measurement, Profile
 from tpuctl.profiling.program.copy_cost import with_copying
 from tpuctl.profiling.program.watch import WARM_STEPS, Steps
-from tpuctl.start_python import how_it_ended, shell_code, signals_passed_on, stop_process
+from tpuctl.start_python import (
+    how_it_ended,
+    program_environment,
+    shell_code,
+    signals_passed_on,
+    stop_process,
+)
 from tpuctl.usercode.scratch import scratch_folder
 
 # The first is like Ctrl-C.
 _STOP = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 LOOK_EVERY_S = 0.25
-# stdout is for the result, so the program's output goes to stderr.
-STDERR = 2
 SHOW_EVERY_S = 1.0
 TELL_AFTER_S = 60.0
 HOOK = Path(__file__).with_name("hook")
@@ -68,19 +72,20 @@ def profile_program(
     steps: int | None = None,
     seconds: float | None = None,
     limit_s: float | None = None,
+    log: int | None = None,
     on_look: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Run a program, and find out what its training waits for.
 
     With `steps` or `seconds`, it is stopped after that much training, and after `limit_s` in any
-    case; otherwise it runs to its end. Its output goes to stderr. Raises NotFoundError if the
-    program does not exist, and TargetError if no training step was found. If the program fails,
-    the error or the profile has its exit code.
+    case; otherwise it runs to its end. `log` is the file descriptor for its stdout, by default this
+    process's. Raises NotFoundError if the program does not exist, and TargetError if no training
+    step was found. If the program fails, the error or the profile has its exit code.
     """
     name = " ".join(command)
     with (
         scratch_folder("tpuctl-profile-") as scratch,
-        _started(command, str(scratch.path)) as process,
+        _started(command, str(scratch.path), log) as process,
     ):
         measured, last_s, end_s = None, 0.0, time.monotonic() + (limit_s or math.inf)
         tell_s = time.monotonic() + TELL_AFTER_S
@@ -194,8 +199,10 @@ def read_error(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[bytes]]":
-    start = partial(_start, command, folder)
+def _started(
+    command: Sequence[str], folder: str, log: int | None
+) -> "Iterator[subprocess.Popen[bytes]]":
+    start = partial(_start, command, folder, log)
     # After Ctrl-C, the program ends in its own time, and then there is its profile.
     with signals_passed_on(start, is_raised=False) as (process, _):
         try:
@@ -204,12 +211,13 @@ def _started(command: Sequence[str], folder: str) -> "Iterator[subprocess.Popen[
             stop_process(process, *_STOP)
 
 
-def _start(command: Sequence[str], folder: str) -> "subprocess.Popen[bytes]":
+def _start(command: Sequence[str], folder: str, log: int | None) -> "subprocess.Popen[bytes]":
     words = [sys.executable, *command] if command[0].endswith(".py") else list(command)
-    env = {**os.environ, **hook_environment(folder, os.environ)}
+    env = program_environment()
+    env |= hook_environment(folder, env)
     try:
         # The program keeps descriptors that a shell has opened, as in `--data <(zcat file)`.
-        return subprocess.Popen(words, stdout=STDERR, env=env, close_fds=False)  # noqa: S603 (the user's)
+        return subprocess.Popen(words, stdout=log, env=env, close_fds=False)  # noqa: S603 (the user's)
     except OSError as error:
         raise NotFoundError(
             f"{words[0]} could not be started: {error.strerror}.",
