@@ -117,10 +117,11 @@ def queued_document(queued: QueuedResource) -> Document:
     if queued.initiator:
         state["stateInitiator"] = queued.initiator
     document = queued.document
-    if queued.state == "ACTIVE":
+    if queued.state == "ACTIVE" and len(document["tpu"]["nodeSpec"]) == 1:
         # gcloud reads the names of the nodes here, and counts them.
-        (spec,) = document["tpu"]["nodeSpec"]
-        specs = [{**spec, "nodeId": key.name} for key in queued.node_specs]
+        specs = [
+            {**document["tpu"]["nodeSpec"][0], "nodeId": key.name} for key in queued.node_specs
+        ]
         document = {**document, "tpu": {**document["tpu"], "nodeSpec": specs}}
     return {
         **document,
