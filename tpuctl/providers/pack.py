@@ -21,9 +21,9 @@ PLACE = ".tpuctl"
 _NOT_SENT = {
     "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
     "remote", "reporters", "supervise", "_templates", "__pycache__",
-    # Failures that a training there hardly has: of control planes, accounts, logins, model servers.
-    "cloud.json", "hosted.json", "kubernetes.json", "maxtext.json", "ssh.json", "tools.json",
-    "vllm.json",
+    # Failures that a training there hardly has: of control planes, accounts, systems, model servers.
+    "cloud.json", "hosted.json", "kubernetes.json", "maxtext.json", "ssh.json", "system.json",
+    "tools.json", "vllm.json",
 }  # fmt: skip
 
 
