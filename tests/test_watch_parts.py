@@ -1,8 +1,10 @@
 """The parts of a watch besides its decisions: silence, what is seen, what is written down."""
 
+import asyncio
 import json
 import os
 import stat
+import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,9 +25,10 @@ from tpuctl.cloud.models import DataDisk, Endpoint, Node, QueuedResource
 from tpuctl.cloud.plan import CreateOptions, plan_create, request_for
 from tpuctl.codec import from_plain, to_plain
 from tpuctl.errors import InvalidInputError, TryAgainError
+from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.jobs import start_job
 from tpuctl.remote.run import plan_command
-from tpuctl.supervise.follow import AwakeTimer, ConditionTimer, SilenceDetector
+from tpuctl.supervise.follow import AwakeTimer, ConditionTimer, JobFollower, SilenceDetector
 from tpuctl.supervise.models import (
     JobAttempt,
     JobSpec,
@@ -98,6 +101,37 @@ def test_while_a_laptop_sleeps_nobody_is_silent() -> None:
         elapsed_s[0] += step_s
         awake.seconds()
     assert awake.seconds() == pytest.approx(2.0)
+
+
+def test_following_a_job_ends_only_after_the_question_about_its_tpu(tmp_path: Path) -> None:
+    asked, has_returned, late = threading.Event(), threading.Event(), list[bool]()
+
+    class Ended(JobFollower):
+        async def _read(self) -> None:
+            await asyncio.to_thread(asked.wait, 60)
+
+    def is_usable() -> bool:
+        asked.set()
+        # A thread left behind would see the return at once.
+        late.append(has_returned.wait(0.5))
+        return True
+
+    follower = Ended(
+        hosts=(),
+        access=Access((), HostKeys(tmp_path / "hosts")),
+        job="job",
+        spec=JobSpec(("true",)),
+        offsets=None,
+        clock=ManualClock(NOW),
+        poll_s=30,
+        is_usable=is_usable,
+        give_up_lost=lambda is_lost: False,
+        sink=lambda stream, data: None,
+        note=lambda text: None,
+    )
+    follower.follow()
+    has_returned.set()
+    assert late == [False]
 
 
 def test_an_hour_in_which_nobody_looked_is_not_an_hour_of_trouble() -> None:

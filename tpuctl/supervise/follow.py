@@ -226,7 +226,7 @@ class JobFollower(LogListener):
         clock, due = self.clock, self.clock.now()
         while True:
             if clock.now() >= due:
-                if not await asyncio.to_thread(self.is_usable):
+                if not await self._ask_service():
                     return
                 due = clock.now() + timedelta(seconds=self.poll_s)
             if self.give_up_lost(bool(self.result.lost)):
@@ -234,6 +234,15 @@ class JobFollower(LogListener):
             if self._is_hung(self._awake.seconds()):
                 return
             await asyncio.sleep(_TICK_S)
+
+    async def _ask_service(self) -> bool:
+        asking = asyncio.ensure_future(asyncio.to_thread(self.is_usable))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # Its thread cannot be stopped, and would overwrite what is observed next.
+            await asyncio.gather(asking, return_exceptions=True)
+            raise
 
     def _is_hung(self, now_s: float) -> bool:
         after_s = self.spec.hang_after_s
