@@ -122,6 +122,36 @@ def test_in_the_foreground_it_runs_until_a_signal(folder: Path, number: int) -> 
     assert EmulatorFolder(folder).holder() is None
 
 
+# Ctrl-C once more, if the one at some line of the waiting was before it, or there is no such line.
+STRUCK = """
+import faulthandler, os, signal, sys, threading
+from tpuctl.emulator.process import stop_signals
+
+faulthandler.dump_traceback_later(60, exit=True)
+for nth in range(1, 40):
+    lines = 0
+
+    def trace(frame, event, arg):
+        global lines
+        lines += event == "line"
+        if event == "line" and lines == nth:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    with stop_signals() as signals:
+        again = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        again.start()
+        sys.settrace(trace)
+        signals.get()
+        sys.settrace(None)
+        again.join()
+"""
+
+
+def test_a_signal_at_any_line_of_the_waiting_ends_it() -> None:
+    subprocess.run([sys.executable, "-c", STRUCK], check=True)
+
+
 def test_an_invalid_scenario_is_one_error_that_names_the_place(
     folder: Path, tpuctl: Tpuctl, tmp_path: Path
 ) -> None:

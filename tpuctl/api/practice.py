@@ -39,9 +39,9 @@ def start(
         on_started(started)
         return started
     run = process.run(_folder(), scenario, **options)
-    with process.stop_requested() as end, run as started:
+    with process.stop_signals() as signals, run as started:
         on_started(started)
-        end.wait()
+        signals.get()
     return started
 
 

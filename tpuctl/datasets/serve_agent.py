@@ -89,7 +89,7 @@ class Server:
     def __init__(
         self,
         spec: dict[str, Any],
-        events: queue.Queue[dict[str, Any] | None],
+        events: queue.SimpleQueue[dict[str, Any] | None],
         closing: threading.Event,
     ) -> None:
         self.spec, self.events, self.closing = spec, events, closing
@@ -165,7 +165,8 @@ def main() -> None:
     """Keep all servers until one gives up, a signal comes, or stdin ends."""
     request = json.loads(sys.argv[1])
     folder = request.get("folder")
-    events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    # Unlike a Queue, it may be filled by a signal that comes while it is being read.
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     closing = threading.Event()
     servers = [Server(spec, events, closing) for spec in request["servers"]]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -179,7 +180,7 @@ def main() -> None:
         threading.Thread(target=wait_for_end, args=(events,), daemon=True).start()
     failed = False
     while not failed:
-        event = take(events)
+        event = events.get()
         if event is None:
             break
         failed = event["event"] == "failed"
@@ -380,14 +381,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def take(events: queue.Queue[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Wait for an event, so that signals are heard at once."""
-    while True:
-        with contextlib.suppress(queue.Empty):
-            return events.get(timeout=0.2)
-
-
-def wait_for_end(events: queue.Queue[dict[str, Any] | None]) -> None:
+def wait_for_end(events: queue.SimpleQueue[dict[str, Any] | None]) -> None:
     """Put an end event when stdin ends: the process that started us is gone."""
     while os.read(0, 4096):
         pass

@@ -9,12 +9,12 @@ import shutil
 import signal
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -312,13 +312,14 @@ def status(folder: Path) -> Status:
 
 
 @contextmanager
-def stop_requested() -> Iterator[threading.Event]:
-    """Return an event that Ctrl-C or SIGTERM sets."""
-    requested = threading.Event()
+def stop_signals() -> Iterator[SimpleQueue[int]]:
+    """Return a queue of the signals that ask to stop, such as Ctrl-C and SIGTERM."""
+    # Unlike an Event, it may be filled by a signal that comes as the waiting begins.
+    signals: SimpleQueue[int] = SimpleQueue()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda *_: requested.set()) for number in numbers]
+    before = [signal.signal(number, lambda got, _: signals.put(got)) for number in numbers]
     try:
-        yield requested
+        yield signals
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
