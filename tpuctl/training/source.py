@@ -3,6 +3,7 @@
 import ast
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ _DISTRIBUTED = {
 }  # fmt: skip
 # Their own files say nothing about the script.
 _LIBRARIES = {"keras", "tensorflow", "jax", "torch", "torch_xla", "torch_tpu", "tpuctl"}
-_MOST_FILES = 500
+# The nearest ones tell; a checkout of a large library has thousands.
+_MOST_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ def _nodes_beside(own: list[ast.AST], path: Path, *, calls: bool) -> Iterator[as
     """
     file = path.resolve()
     roots = (file.parent, *_own_folders())
-    waiting, seen = _files_imported(own, file, roots), {file}
+    waiting, seen = deque(_files_imported(own, file, roots)), {file}
     while waiting and len(seen) <= _MOST_FILES:
-        if (file := waiting.pop()) in seen:
+        if (file := waiting.popleft()) in seen:
             continue
         seen.add(file)
         try:
