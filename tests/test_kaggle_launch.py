@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,22 @@ def test_a_run_at_its_time_limit_brings_its_output_home(kaggle: Kaggles, tpuctl:
     assert (result.exit_code, error["code"]) == (3, "deadline")
     assert "--resume last" in error["hint"]
     assert (Path(result.data["out"]) / "ckpt").read_text() == "x"
+
+
+def test_a_session_asked_to_end_after_its_job_still_saves_the_output(tmp_path: Path) -> None:
+    start = tmp_path / ".tpuctl" / "tpuctl" / "start_python.py"
+    start.parent.mkdir(parents=True)
+    start.write_text("")
+    program = f"""
+        import os, signal
+        from tpuctl.providers.kaggle import bootstrap
+
+        print(bootstrap._run({str(tmp_path)!r}, 60))
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("saved")
+    """
+    words = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.check_output(words, text=True) == "(0, '')\nsaved\n"
 
 
 def test_a_detached_run_is_listed_followed_and_deleted(kaggle: Kaggles, tpuctl: Tpuctl) -> None:

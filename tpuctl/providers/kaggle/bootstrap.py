@@ -6,6 +6,7 @@ This file is the source of the kernel, followed by a call of `main`, so it needs
 from __future__ import annotations
 
 import base64
+import contextlib
 import glob
 import hashlib
 import io
@@ -67,7 +68,13 @@ def _run(working: str, limit_s: float) -> tuple[int, str]:
     bad = {"TPU_WORKER_HOSTNAMES": " ", "TPU_WORKER_ADDRS": " ", "TPU_PROCESS_ADDRESSES": "local"}
     env = {name: text for name, text in os.environ.items() if bad.get(name, "\0") not in text}
     child = subprocess.Popen(command, cwd=working, env=env, start_new_session=True)  # noqa: S603 (ours)
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(child.pid, signal.SIGTERM))
+
+    def pass_on(*_: object) -> None:
+        # The job may have ended, and its output is being written.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, pass_on)
     why = ""
     try:
         child.wait(limit_s)
