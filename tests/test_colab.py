@@ -18,7 +18,7 @@ from tests.conftest import Tpuctl
 from tests.waiting import wait_until
 from tpuctl.emulator.colab._server import Colab
 from tpuctl.providers.colab.guard import has_guard, next_check_s, start_guard, why_delete
-from tpuctl.providers.colab.records import Record, new_record
+from tpuctl.providers.colab.records import TAKEN_AWAY, Record, new_record
 
 pytestmark = pytest.mark.slow
 
@@ -409,6 +409,28 @@ def test_watch_creates_a_runtime_again_that_was_taken_away(
     (record,) = colab_world.records.all()
     assert record.expires
     assert tpuctl("watch", "t1", "--spot", "--json", "--", "true").exit_code == 2
+
+
+@pytest.mark.parametrize("who", ["its time to live is over", "a user deleted it"])
+def test_a_watch_that_looks_while_a_runtime_is_deleted_learns_why(
+    colab_world: ColabWorld, tpuctl: Tpuctl, who: str
+) -> None:
+    colab = colab_world(scale=180)
+    seen: list[str | None] = []
+
+    def looks() -> None:
+        # What list and watch do about a runtime that Colab no longer has.
+        (record,) = colab_world.records.all()
+        colab_world.records.forget(record, TAKEN_AWAY)
+        seen.append(colab_world.records.why_gone("t1"))
+
+    at_request(colab, "delete_runtime", looks)
+    is_by_guard = who.startswith("its")
+    assert tpuctl(*NO_WAIT, "--ttl", "40m" if is_by_guard else "9h").exit_code == 0
+    if not is_by_guard:
+        assert tpuctl("delete", "t1", "--yes").exit_code == 0
+    wait_until(lambda: not ours(colab))
+    assert seen == [who]
 
 
 def test_watch_does_not_create_again_what_was_deleted_on_purpose(

@@ -132,6 +132,7 @@ class Guard:
         return True
 
     def _delete(self, record: Record, why: str) -> bool:
+        self._records.expect_end(record, why)
         self._api.delete(record.runtime_id)
         if record.runtime_id in {each.id for each in self._api.list()}:
             return True

@@ -275,16 +275,17 @@ class Colab:
 
     def _delete(self, planned: TpuDeletion) -> TpuDeletion:
         record = self._records.find(planned.name)
-        runtime_id = planned.id
+        runtime_id, why = planned.id, "a user deleted it"
         if record:
             host = self._reach(replace(record, runtime_id=runtime_id), Login())
             if host.access.shared:
                 host.access.shared.stop(host.hosts[0])
+            self._records.expect_end(record, why)
         self._api.delete(runtime_id)
         if runtime_id in {each.id for each in self._api.list()}:
             raise TpuctlError(f"{planned.name} on Colab is still listed after its deletion.")
         if record:
-            self._records.forget(record, "a user deleted it")
+            self._records.forget(record, why)
         return replace(planned, outcome="deleted")
 
     def find_orphans(self, zone: str | None) -> GcResult:

@@ -96,16 +96,25 @@ class Records:
             self.save(changed)
         return changed
 
+    def expect_end(self, record: Record, why: str) -> None:
+        """Record why a runtime is deleted before it is, for a watch that looks meanwhile."""
+        if self._is_current(record):
+            with suppress(WriteError):
+                write_atomically(self.path(record.name, "gone"), why, private=True)
+
     def forget(self, record: Record, why: str = "") -> None:
         """Remove a record of which nothing is left; a later one of that name is kept.
 
-        `why` is how the runtime ended; without it there was none.
+        `why` is how the runtime ended, unless it is known already; without it there was none.
         """
-        now = self.find(record.name)
-        if now and now.key == record.key:
-            if why:
+        if self._is_current(record):
+            if why and self.why_gone(record.name) is None:
                 write_atomically(self.path(record.name, "gone"), why, private=True)
             self.path(record.name).unlink(missing_ok=True)
+
+    def _is_current(self, record: Record) -> bool:
+        now = self.find(record.name)
+        return now is not None and now.key == record.key
 
     def why_gone(self, name: str) -> str | None:
         """Return how a runtime that we had ended; None if nothing is known."""
