@@ -120,6 +120,7 @@ def test_a_script_of_launch_may_be_killed_as_it_writes(tmp_path: Path) -> None:
         interrupted(CASES["launch"], f"{kind} {written}", tmp_path / kind, wanted)
 
 
+@pytest.mark.soak
 def test_soak_runs_outside_of_pytest_too(tmp_path: Path) -> None:
     """There nothing has set the secret of its emulators."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("TPUCTL_")}
