@@ -631,7 +631,7 @@ def test_texts_about_something_else_resemble_nothing(text: str) -> None:
 
 
 def test_only_the_end_of_a_log_is_compared_and_no_words_that_are_far_apart() -> None:
-    message = "the slice builder lost worker 3"
+    message = "the slice builder lost its grpc channel"
     # Words of no failure.
     rest = [f"qzv{number} " * 20 for number in range(40)]
     assert explain("\n".join([*rest, message])).matches[0].code == "slice_builder"
