@@ -22,6 +22,8 @@ _FIRST_WORD, _LAST_WORD = re.compile(r"\S{1,120}"), re.compile(r"\S{1,120}$")
 _AROUND_A_WORD = ".,;:!?()[]<>"
 # The largest gap between pieces of a pattern: a wrapped message, not two unrelated ones.
 _FAR, _WORD = 400, 120
+# All that a shell prints of a process that SIGKILL ended: no message to match by its words.
+_KILLED = {"Killed", "Killed: 9"}
 
 
 class Found(NamedTuple):
@@ -37,7 +39,11 @@ class Plain:
 
     def __init__(self, lines: Sequence[str]) -> None:
         rows = (" ".join(line.translate(_QUOTES).split()) for line in lines)
-        kept = [(index, row) for index, row in enumerate(rows) if row]
+        kept = [
+            (index, "Killed (9)" if row in _KILLED else row)
+            for index, row in enumerate(rows)
+            if row
+        ]
         self.text = " ".join(row for _, row in kept)
         lower = self.text.lower()
         # Lower-casing lengthens a few letters; positions must stay the same in both.
