@@ -592,3 +592,17 @@ def test_what_is_cancelled_and_takes_long_to_go_is_not_called_uncancelled(
         ask(here.api, journal, zones=(A,), how={"on_progress": interrupt})
     assert "tpuctl gc" in str(stopped.value.hint)
     assert phases(here, journal) == ["abandoned"]
+
+
+def test_ctrl_c_when_the_tpu_has_become_ready_names_what_costs_money(
+    world: Worlds, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    here = world({"zones": ONE})
+    monkeypatch.setattr("tpuctl.cloud.create.describe_node", interrupt)
+    with pytest.raises(StoppedError, match=f"in {A} is ready, and costs money") as stopped:
+        ask(here.api, journal, zones=(A,))
+    assert f"--zone {A}" in str(stopped.value.hint)
+    assert phases(here, journal) == ["ready"]

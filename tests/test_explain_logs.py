@@ -136,6 +136,7 @@ def test_a_compressed_log_is_read(tpuctl: Callable[..., Any], tmp_path: Path) ->
     path = tmp_path / "worker.log.1.gz"
     path.write_bytes(packed)
     assert tpuctl("explain", path, "--json").data["matches"][0]["code"] == "F66"
+    assert tpuctl("explain", "-", "--json", input=packed).data["matches"][0]["code"] == "F66"
     path.write_bytes(packed[:-12])
     result = tpuctl("explain", path)
     assert result.exit_code == 1

@@ -55,6 +55,15 @@ def test_a_command_reads_each_file_once_and_python_each_time(tmp_path: Path) -> 
     assert source_of("zone", **places)[0] == "after"
 
 
+def test_commands_run_in_a_folder_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tpuctl: Tpuctl
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert tpuctl("config").exit_code == 0
+
+
 def test_an_empty_variable_is_not_a_setting(tmp_path: Path) -> None:
     assert source_of("zone", env={"TPUCTL_ZONE": ""}, cwd=tmp_path)[1] == "not set"
 

@@ -286,7 +286,12 @@ def test_what_was_deleted_on_purpose_or_is_out_of_time_is_not_made_again(
 
 
 def test_a_dead_tpu_whose_time_is_over_is_not_made_again() -> None:
-    end_of(SEEN, Observation(replace(DEAD, expired=True)))
+    dead = Observation(replace(DEAD, expired=True))
+    assert "its time to live is over" in str(end_of(SEEN, dead))
+    error = end_of(replace(SEEN, recipe=replace(RECIPE, max_usd=0.3)), dead)
+    assert "its budget of 0.3 dollars is spent" in str(error)
+    assert "tpuctl delete t1" in str(error.hint)
+    assert "larger --max-usd" in str(error.hint)
 
 
 def test_a_budget_counts_for_all_tpus_together() -> None:

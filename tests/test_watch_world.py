@@ -238,6 +238,8 @@ def test_a_tpu_that_is_there_is_used_and_made_again_like_it_was(tmp_path: Path) 
         world.strikes["before follow"] = 3 * LATER_S
         over = world.watch(options=WatchOptions(ZONE, (ZONE,)))
     assert "its time to live is over" in str(over.error)
+    assert "tpuctl delete t1 --zone" in str(over.error and over.error.hint)
+    assert over.warnings == (f"t1 in {ZONE} is still listed: tpuctl gc --yes",)
 
 
 ASKED = CreateOptions(

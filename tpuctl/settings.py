@@ -163,7 +163,7 @@ def load_settings(
     """
     env = os.environ if env is None else env
     user_file = _base_folder(env, "XDG_CONFIG_HOME", ".config") / "config.toml"
-    found = _read_files(cwd or Path.cwd(), user_file)
+    found = _read_files(cwd or _current_folder(), user_file)
     defaults = {
         "cache_dir": str(_base_folder(env, "XDG_CACHE_HOME", ".cache")),
         "state_dir": str(_base_folder(env, "XDG_STATE_HOME", ".local/state")),
@@ -177,6 +177,13 @@ def load_settings(
     for warning in () if quiet else settings.warnings:
         on_ignored(warning)
     return settings
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")  # it was deleted, and has no project file
 
 
 class _Files(NamedTuple):

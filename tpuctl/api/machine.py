@@ -111,10 +111,10 @@ def _rules(code: str) -> Explanation:
 
 
 def _standard_input() -> Iterator[str]:
-    from tpuctl.diagnosis.log_text import read_pieces
+    from tpuctl.diagnosis.log_text import read_stream
 
     is_empty = True
-    for piece in read_pieces(sys.stdin.buffer) if sys.stdin else ():
+    for piece in read_stream(sys.stdin.buffer, "the input") if sys.stdin else ():
         is_empty = is_empty and not piece.strip()
         yield piece
     if is_empty:

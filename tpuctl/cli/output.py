@@ -32,15 +32,19 @@ _COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 
 _RESUMES = "Run the same command again to resume."
 _CONTINUES = "The request continues in the cloud; run the same command again to follow it."
+# Ctrl-C may come before anything was requested, or after.
+_DELETES = "What was requested is still deleted, the rest is not. To see what is left: tpuctl list"
 _AFTER_INTERRUPTION = {
     "demo": _RESUMES,
     "data presize": _RESUMES,
     "data serve": "The service has stopped.",
-    "delete": _CONTINUES,
-    "gc": _CONTINUES,
+    "create": "If it was requested, it may exist and cost money. To see it: tpuctl list",
+    "delete": _DELETES,
+    "gc": _DELETES,
     "wait": _CONTINUES,
-    "logs": "The job keeps running; to stop it: tpuctl stop",
-    "watch": "The job keeps running unsupervised; run the same command again to resume.",
+    "logs": "The job keeps running; to stop it: tpuctl stop NAME",
+    "watch": "What was started keeps running, unsupervised, and costs money. To resume: the same "
+    "command; to stop paying: tpuctl delete NAME",
 }
 
 _OF_THE_SYSTEM = {

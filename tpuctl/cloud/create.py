@@ -154,7 +154,7 @@ class _Creation:
         """Settle the requests in progress after Ctrl-C; a second Ctrl-C leaves them running."""
         in_progress = self._in_progress()
         if not in_progress:
-            return StoppedError("Interrupted; nothing had been requested.")
+            return self._stopped_at_rest()
         left, is_cancelled = tuple(in_progress), False
         try:
             if decide() == "cancel":
@@ -174,6 +174,17 @@ class _Creation:
         return StoppedError(
             f"Interrupted; {self.plan.name} in {zones} was not cancelled, and may cost money.",
             hint=f"tpuctl wait {where}, or: tpuctl delete {where}",
+        )
+
+    def _stopped_at_rest(self) -> StoppedError:
+        """Say what there is after Ctrl-C while no request is in progress."""
+        entries = self.journal.entries(self.api)
+        ready = [e for e in entries if e.session == self.session and e.phase == "ready"]
+        if not ready:
+            return StoppedError("Interrupted; nothing had been requested.")
+        return StoppedError(
+            f"Interrupted; {self.plan.name} in {ready[0].zone} is ready, and costs money.",
+            hint=f"To delete it: tpuctl delete {self.plan.name} --zone {ready[0].zone}",
         )
 
     def _offers(self) -> list[Offer]:

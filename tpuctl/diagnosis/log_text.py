@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -59,16 +60,22 @@ def read_file(path: Path) -> Iterator[str]:
         yield notebook_errors(path)
         return
     with path.open("rb") as stream:
-        if stream.peek(2)[:2] != b"\x1f\x8b":
-            yield from read_pieces(stream)
-            return
-        try:
-            yield from read_pieces(gzip.GzipFile(fileobj=stream))  # type: ignore[arg-type]
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InvalidInputError(
-                f"Could not decompress {path}: {error}.",
-                hint=f"Decompress what can be read: zcat {path} | tpuctl explain -",
-            ) from error
+        yield from read_stream(stream, str(path))
+
+
+def read_stream(raw: BinaryIO, name: str) -> Iterator[str]:
+    """Read a log in pieces, also a compressed one."""
+    stream = raw if isinstance(raw, BufferedReader) else BufferedReader(raw)  # type: ignore[type-var]
+    if stream.peek(2)[:2] != b"\x1f\x8b":
+        yield from read_pieces(stream)
+        return
+    try:
+        yield from read_pieces(gzip.GzipFile(fileobj=stream))  # type: ignore[arg-type]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInputError(
+            f"Could not decompress {name}: {error}.",
+            hint="Decompress what can be read: zcat FILE | tpuctl explain -",
+        ) from error
 
 
 def notebook_errors(path: Path) -> str:

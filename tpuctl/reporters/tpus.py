@@ -115,6 +115,8 @@ def _totals(tpus: TpuList) -> str:
     where = f"in {tpus.zone}" if tpus.zone else tpus.place
     if tpus.unreachable_zones and not tpus.zone:
         where = f"{where} that answered"
+    elif tpus.failures:
+        where = "where there was an answer"
     if not tpus.tpus and not tpus.queued_resources:
         return f"No TPUs {where}." + (" All zones: tpuctl list --all-zones" if tpus.zone else "")
     alive = [tpu for tpu in tpus.tpus if not tpu.is_dead]

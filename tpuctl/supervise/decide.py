@@ -109,7 +109,7 @@ def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     if ended and not (ended.error and is_meant):
         return ended
     if is_meant:
-        why = "its time to live was over" if is_over else tpu.why_gone or "a user deleted it"
+        why = _limit_passed(state) if is_over else tpu.why_gone or "a user deleted it"
         if state.open:
             return CloseAttempt("stopped", why)
         what = f"{state.name} is gone because {why}; it is not recreated."
@@ -125,6 +125,13 @@ def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
             )
         )
     return _after_refusal(seen) or CreateTpu()
+
+
+def _limit_passed(state: WatchState) -> str:
+    """Name the limit at which a TPU deletes itself; a budget sets one, too."""
+    if state.recipe.ttl_s is None and state.recipe.max_usd is not None:
+        return f"its budget of {state.recipe.max_usd:g} dollars is spent"
+    return "its time to live is over"
 
 
 def _on_coming(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
@@ -155,8 +162,9 @@ def _on_dead(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
         first = f"tpuctl delete {state.name} --zone {seen.tpu.zone}"
         return EndWatch(gone_for_good_error(state, what, first=first))
     if seen.tpu.expired and not was_flex:
-        what = f"{state.name} is {seen.tpu.state}, and its time to live is over."
-        return EndWatch(gone_for_good_error(state, what))
+        what = f"{state.name} is {seen.tpu.state}, and {_limit_passed(state)}."
+        first = f"tpuctl delete {state.name} --zone {seen.tpu.zone}"
+        return EndWatch(gone_for_good_error(state, what, first=first))
     return _after_refusal(seen) or DeleteTpu(reason)
 
 

@@ -204,7 +204,7 @@ class _Watch:
             self._store.save(self._state, self._spec)
         state, seen, end = self._state, self._seen, self._state.end
         assert end
-        last, known = state.last, seen.tpu.known or state.tpu
+        last = state.last
         exists = not set(end.tpu_ids).isdisjoint(self._actions.ids)
         if exists and delete_at_end:
             exists = not self._delete_at_end()
@@ -216,7 +216,7 @@ class _Watch:
             job=last.job if last else None,
             attempts=state.attempts,
             crashes=state.crashes,
-            usd_per_hour=known.usd_per_hour if known and exists else None,
+            usd_per_hour=self._price_left(exists),
             usd_so_far=round(state.usd_so_far, 2),
             tail=end.tail,
             error=step.error,
@@ -226,6 +226,13 @@ class _Watch:
         finally:
             self._record_end()
         return result
+
+    def _price_left(self, exists: bool) -> float | None:
+        """Return what the TPU costs an hour from now on; None where it no longer exists."""
+        seen, known = self._seen.tpu, self._seen.tpu.known or self._state.tpu
+        if not exists or known is None:
+            return None
+        return 0.0 if seen.kind == "dead" else known.usd_per_hour
 
     def _record_end(self) -> None:
         """Record that the watch is over; a failure does not change a result that was shown."""

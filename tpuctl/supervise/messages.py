@@ -23,6 +23,7 @@ def gone_for_good_error(state: WatchState, what: str, *, first: str = "") -> Tpu
     """Say that the TPU is gone and is not recreated; `first` is what has to be done before."""
     before = f"{first}. " if first else ""
     again = f"repeat the command with --accelerator-type {state.recipe.accelerator_type}"
+    again += " and a larger --max-usd" * (state.recipe.max_usd is not None)
     return WrongStateError(what, hint=f"{before}To create it again: {again}")
 
 
@@ -81,6 +82,8 @@ class WatchResult(Outcome):
         """A reminder that the TPU still exists."""
         if self.zone is None:
             return ()
+        if self.usd_per_hour == 0:
+            return (f"{self.name}{_in(self.zone)} is still listed: tpuctl gc --yes",)
         price = f"{format_usd(self.usd_per_hour)} an hour" if self.usd_per_hour else "money"
         price = price if self.zone else "units"
         return (
