@@ -80,6 +80,8 @@ def test_a_search_says_what_became_of_every_zone(here: CloudWorld, tpuctl: Tpuct
     assert f"t1 is READY in {A} after " in result.stdout
     assert "emulated" in result.stdout
     assert f"tpuctl delete t1 --zone {A}" in result.stdout
+    again = tpuctl(*CREATE, "--zone", A, "--dry-run").stderr
+    assert f"t1 already exists in {A}; only a create" in " ".join(again.split())
 
 
 def test_the_json_keeps_the_contract(here: CloudWorld, tpuctl: Tpuctl) -> None:

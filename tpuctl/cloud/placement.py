@@ -1,13 +1,14 @@
 """Choose the zones for a create: which have the type, at what price, quota and traffic cost."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tpuctl.cloud.api import TpuApi
-from tpuctl.cloud.lookup import ZONES_AT_ONCE, attempt, attempt_all
+from tpuctl.cloud.lookup import ZONES_AT_ONCE, attempt, attempt_all, find
 from tpuctl.cloud.models import Quota, region_of
 from tpuctl.cloud.plan import CreatePlan, Offer, offer_in, offer_warnings
 from tpuctl.cloud.quotas import chips_allowed
@@ -85,6 +86,18 @@ def apply_quota(
         return replace(offer, quota_chips=allowed)
     needs = "" if allowed == 0 else f", and a {kind.accelerator_type} has {kind.chips}"
     return replace(offer, quota_chips=allowed, not_tried=f"quota {allowed} chips{needs}")
+
+
+def add_namesakes(api: TpuApi, plan: CreatePlan) -> CreatePlan:
+    """Warn in a dry run of each zone that the user named and that has a TPU of this name."""
+    for offer in plan.to_try if plan.options.zones else ():
+        with suppress(TpuctlError):
+            find(api, plan.name, offer.zone)
+            plan = plan.with_warnings(
+                f"{plan.name} already exists in {offer.zone}; only a create of it that was "
+                "interrupted can be repeated."
+            )
+    return plan
 
 
 def add_quotas(api: TpuApi, plan: CreatePlan) -> CreatePlan:

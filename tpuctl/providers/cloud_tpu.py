@@ -15,7 +15,7 @@ from tpuctl.cloud.gc import GcResult, delete_orphans, find_orphans
 from tpuctl.cloud.list import TpuList, list_tpus
 from tpuctl.cloud.lookup import attempt
 from tpuctl.cloud.models import Node, Quota, segment
-from tpuctl.cloud.placement import add_quotas, add_traffic_warnings, complete_plan
+from tpuctl.cloud.placement import add_namesakes, add_quotas, add_traffic_warnings, complete_plan
 from tpuctl.cloud.plan import CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.cloud.tpu import Provisioning, QueuedTpu, Tpu
@@ -86,7 +86,7 @@ class CloudTpu:
         api = self._cloud.api
         plan = add_traffic_warnings(api, complete_plan(api, plan), bucket=options.bucket)
         plan = plan.with_warnings(*warn_before_create(plan.accelerator_type))
-        return add_quotas(api, plan) if dry_run else plan
+        return add_namesakes(api, add_quotas(api, plan)) if dry_run else plan
 
     def create(
         self,
