@@ -17,7 +17,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -180,10 +180,9 @@ def load_settings(
 
 
 def _current_folder() -> Path:
-    try:
+    with suppress(FileNotFoundError):
         return Path.cwd()
-    except FileNotFoundError:
-        return Path("/")  # it was deleted, and has no project file
+    return Path("/")  # it was deleted, and has no project file
 
 
 class _Files(NamedTuple):
@@ -242,13 +241,11 @@ def _own_folder(name: str) -> Path:
     # The status of a link with a slash at its end is that of its target.
     folder = os.path.normpath(folder)
     try:
-        is_absolute = os.path.isabs(folder)
+        reason = None if os.path.isabs(folder) else "it is not an absolute path."
         # The user may keep it elsewhere, as on a larger disk: what counts then is that place.
-        if is_absolute and os.path.islink(folder):
+        if reason is None and os.path.islink(folder):
             reason = _why_untrusted(os.lstat(folder), folder, is_open=False)
             folder = os.path.realpath(folder)
-        else:
-            reason = None if is_absolute else "it is not an absolute path."
         reason = reason or _why_planted(folder, levels=2)
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}."

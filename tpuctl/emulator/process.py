@@ -313,8 +313,7 @@ def status(folder: Path) -> Status:
 
 @contextmanager
 def stop_signals() -> Iterator[SimpleQueue[int]]:
-    """Return a queue of the signals that ask to stop, such as Ctrl-C and SIGTERM."""
-    # Unlike an Event, it may be filled by a signal that comes as the waiting begins.
+    """Return a queue of the signals that ask to stop; they may come just as the waiting begins."""
     signals: SimpleQueue[int] = SimpleQueue()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, lambda got, _: signals.put(got)) for number in numbers]
