@@ -33,7 +33,9 @@ _COMMON_FLAGS = {"--json", "-v", "--verbose", "--debug"}
 _RESUMES = "Run the same command again to resume."
 _CONTINUES = "The request continues in the cloud; run the same command again to follow it."
 # Ctrl-C may come before anything was requested, or after.
-_DELETES = "What was requested is still deleted, the rest is not. To see what is left: tpuctl list"
+_DELETES = (
+    "What was requested is still deleted, the rest is not; run the same command again to follow it."
+)
 _AFTER_INTERRUPTION = {
     "demo": _RESUMES,
     "data presize": _RESUMES,

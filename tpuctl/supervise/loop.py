@@ -232,7 +232,8 @@ class _Watch:
         seen, known = self._seen.tpu, self._seen.tpu.known or self._state.tpu
         if not exists or known is None:
             return None
-        return 0.0 if seen.kind == "dead" else known.usd_per_hour
+        # Of a slice that has lost a VM, the others still cost money, and only then is it known.
+        return 0.0 if seen.kind == "dead" and not seen.known else known.usd_per_hour
 
     def _record_end(self) -> None:
         """Record that the watch is over; a failure does not change a result that was shown."""
