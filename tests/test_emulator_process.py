@@ -122,7 +122,7 @@ def test_in_the_foreground_it_runs_until_a_signal(folder: Path, number: int) -> 
     assert EmulatorFolder(folder).holder() is None
 
 
-# Ctrl-C once more, if the one at some line of the waiting was before it, or there is no such line.
+# A second Ctrl-C ends the runs whose first one came before the waiting, or never.
 STRUCK = """
 import faulthandler, os, signal, sys, threading
 from tpuctl.emulator.process import stop_signals

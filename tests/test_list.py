@@ -111,7 +111,7 @@ def test_nothing_is_said_to_be_nothing(world: Worlds) -> None:
     assert "No TPUs in any zone." in report.render_tpus(list_tpus(here.api)) + "\n"
     assert f"No TPUs in {HERE}." in report.render_tpus(list_tpus(here.api, zone=HERE))
     partly = replace(list_tpus(here.api), failures=(UnavailableError("No answer."),))
-    assert "No TPUs where there was an answer." in report.render_tpus(partly)
+    assert "No TPUs at the providers that answered." in report.render_tpus(partly)
 
 
 def test_the_age_is_the_services_however_wrong_the_laptops_clock(world: Worlds) -> None:

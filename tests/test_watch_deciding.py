@@ -288,7 +288,10 @@ def test_what_was_deleted_on_purpose_or_is_out_of_time_is_not_made_again(
 def test_a_dead_tpu_whose_time_is_over_is_not_made_again() -> None:
     dead = Observation(replace(DEAD, expired=True))
     assert "its time to live is over" in str(end_of(SEEN, dead))
-    error = end_of(replace(SEEN, recipe=replace(RECIPE, max_usd=0.3)), dead)
+    paid = replace(SEEN, recipe=replace(RECIPE, max_usd=0.3))
+    deleted = Observation(TpuObservation("none", on_purpose=True))
+    assert "--max-usd" not in str(end_of(paid, deleted).hint)
+    error = end_of(paid, dead)
     assert "its budget of 0.3 dollars is spent" in str(error)
     assert "tpuctl delete t1" in str(error.hint)
     assert "larger --max-usd" in str(error.hint)

@@ -116,7 +116,7 @@ def _totals(tpus: TpuList) -> str:
     if tpus.unreachable_zones and not tpus.zone:
         where = f"{where} that answered"
     elif tpus.failures:
-        where = "where there was an answer"
+        where = "at the providers that answered"
     if not tpus.tpus and not tpus.queued_resources:
         return f"No TPUs {where}." + (" All zones: tpuctl list --all-zones" if tpus.zone else "")
     alive = [tpu for tpu in tpus.tpus if not tpu.is_dead]

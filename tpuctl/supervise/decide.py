@@ -110,10 +110,11 @@ def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
         return ended
     if is_meant:
         why = _limit_passed(state) if is_over else tpu.why_gone or "a user deleted it"
+        is_spent = is_over and _has_only_budget(state)
         if state.open:
             return CloseAttempt("stopped", why)
         what = f"{state.name} is gone because {why}; it is not recreated."
-        return EndWatch(gone_for_good_error(state, what))
+        return EndWatch(gone_for_good_error(state, what, is_spent=is_spent))
     if state.open:
         return CloseAttempt("expired" if was_flex else "preempted", tpu.why_gone or "it vanished")
     budget = state.recipe.max_usd
@@ -129,9 +130,13 @@ def _on_none(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
 
 def _limit_passed(state: WatchState) -> str:
     """Name the limit at which a TPU deletes itself; a budget sets one, too."""
-    if state.recipe.ttl_s is None and state.recipe.max_usd is not None:
+    if _has_only_budget(state):
         return f"its budget of {state.recipe.max_usd:g} dollars is spent"
     return "its time to live is over"
+
+
+def _has_only_budget(state: WatchState) -> bool:
+    return state.recipe.ttl_s is None and state.recipe.max_usd is not None
 
 
 def _on_coming(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
@@ -164,7 +169,8 @@ def _on_dead(state: WatchState, spec: JobSpec, seen: Observation) -> Step:
     if seen.tpu.expired and not was_flex:
         what = f"{state.name} is {seen.tpu.state}, and {_limit_passed(state)}."
         first = f"tpuctl delete {state.name} --zone {seen.tpu.zone}"
-        return EndWatch(gone_for_good_error(state, what, first=first))
+        is_spent = _has_only_budget(state)
+        return EndWatch(gone_for_good_error(state, what, first=first, is_spent=is_spent))
     return _after_refusal(seen) or DeleteTpu(reason)
 
 

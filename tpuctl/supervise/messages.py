@@ -19,11 +19,16 @@ from tpuctl.supervise.models import (
 from tpuctl.units import format_usd
 
 
-def gone_for_good_error(state: WatchState, what: str, *, first: str = "") -> TpuctlError:
-    """Say that the TPU is gone and is not recreated; `first` is what has to be done before."""
+def gone_for_good_error(
+    state: WatchState, what: str, *, first: str = "", is_spent: bool = False
+) -> TpuctlError:
+    """Say that the TPU is gone and is not recreated; `first` is what has to be done before.
+
+    `is_spent` is whether its budget ended it.
+    """
     before = f"{first}. " if first else ""
     again = f"repeat the command with --accelerator-type {state.recipe.accelerator_type}"
-    again += " and a larger --max-usd" * (state.recipe.max_usd is not None)
+    again += " and a larger --max-usd" * is_spent
     return WrongStateError(what, hint=f"{before}To create it again: {again}")
 
 
