@@ -9,6 +9,7 @@ of its arguments name, and ends like it.
 import atexit
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -241,6 +242,9 @@ def serve(listener: int, *modules: str) -> None:
     for module in modules:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
+    # A fork that looks through all of this when it ends takes most of a second, with TensorFlow.
+    gc.collect()
+    gc.freeze()
     sys.argv = next_program(socket.socket(fileno=listener))
     if sys.argv[0] == "-m":
         # As Python itself does.
