@@ -333,6 +333,8 @@ def test_the_names_that_jax_dropped_are_gone_and_the_new_ones_are_there() -> Non
         ("if resume:\n    m.cuda()", "tpu-vm", True),
         ("if use_tpu:\n    x = 1\nelse:\n    m.cuda()", "tpu-vm", False),
         ("m.cuda()", None, False),
+        ("import torch_xla\nm.cuda()", None, True),
+        ("try:\n    import torch_xla\nexcept ImportError:\n    pass\nm.cuda()", None, False),
         ("m.cuda()", "cpu", False),
         ("if torch.cuda.is_available():\n    m.cuda()", "tpu-vm", False),
         ("m = m.to('cuda' if gpu else 'cpu')", "tpu-vm", False),

@@ -128,12 +128,16 @@ def numbers_in_torch(program: Program) -> Iterator[Hit]:
 
 def cuda(program: Program) -> Iterator[Hit]:
     """Find what needs an NVIDIA GPU in a program for a TPU, unless a condition guards it."""
-    if not program.target.is_known:
+    meant = program.target.is_known
+    # PyTorch/XLA also ran on GPUs, and a program that imports it if it is there may be for both.
+    if not meant and program.torch_xla_sureness == "maybe":
         return
+    severity: Severity = "error" if meant else "maybe"
     for node, what in _uses_of_cuda(program):
         conditions = (o.test for o in program.ancestors(node) if isinstance(o, (ast.If, ast.IfExp)))
         if not any(_ABOUT_DEVICES.search(ast.unparse(test)) for test in conditions):
-            yield Hit("T317", node, f"{what} fails: a machine with a TPU has no CUDA.")
+            message = f"{what} fails: a machine with a TPU has no CUDA."
+            yield Hit("T317", node, message, severity)
 
 
 def _uses_of_cuda(program: Program) -> Iterator[tuple[ast.AST, str]]:
