@@ -780,7 +780,7 @@ def explain_notebook(data: bytes, folder: Path) -> object:
     from tpuctl.diagnosis.explain import explain
     from tpuctl.diagnosis.log_text import notebook_errors
 
-    return explain(notebook_errors(written(data, folder, "a.ipynb")))
+    return explain(notebook_errors(io.BytesIO(data), "a.ipynb"))
 
 
 def failed_notebook() -> list[bytes]:

@@ -129,6 +129,25 @@ def test_a_notebook_is_read_through_its_error_outputs(tmp_path: Path) -> None:
     assert [match.code for match in product.explain(str(path)).matches] == ["F53"]
 
 
+def test_a_notebook_is_recognised_in_a_pipe(tpuctl: Callable[..., Any], tmp_path: Path) -> None:
+    error = {"output_type": "error", "ename": "E", "evalue": "Expected 8 worker addresses, got 1."}
+    text = notebook(tmp_path / "a.ipynb", error).read_text()
+    for written in (text, json.dumps(json.loads(text), indent=1)):
+        assert tpuctl("explain", "-", "--json", input=written).data["matches"][0]["code"] == "F53"
+
+
+def test_a_log_without_text_and_a_folder_are_errors(
+    tpuctl: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.log").touch()
+    result = tpuctl("explain", tmp_path / "train.log")
+    assert (result.exit_code, "> train.log 2>&1" in result.stderr) == (1, True)
+    result = tpuctl("explain", notebook(tmp_path / "a.ipynb", {"output_type": "display_data"}))
+    assert (result.exit_code, "save it with its outputs" in result.stderr) == (1, True)
+    result = tpuctl("explain", tmp_path)
+    assert (result.exit_code, f"tpuctl explain {tmp_path}/*.log" in result.stderr) == (1, True)
+
+
 def test_a_compressed_log_is_read(tpuctl: Callable[..., Any], tmp_path: Path) -> None:
     packed = gzip.compress(
         b"XlaRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from tpuctl.errors import NotFoundError, UsageError, refuse_unused
+from tpuctl.errors import InvalidInputError, NotFoundError, UsageError, refuse_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +75,8 @@ def explain(*text: str | BaseException) -> Explanation:
     The names of several files are the logs of several workers. Of a notebook (`.ipynb`), the
     errors in its outputs are read. A code such as T105 is a rule of `lint`.
 
-    Raises NotFoundError if there is no such log or code, UsageError if there is no text.
+    Raises NotFoundError if there is no such log or code, InvalidInputError if a log is empty or a
+    folder, UsageError if there is no text.
     """
     from tpuctl.diagnosis.explain import explain as explain_text
     from tpuctl.diagnosis.explain import explain_logs, this_machine
@@ -88,7 +89,15 @@ def explain(*text: str | BaseException) -> Explanation:
         raise _nothing_to_explain()
     if all(word == "-" or _is_file(word) for word in words):
         logs = {word: _standard_input() if word == "-" else read_file(Path(word)) for word in words}
-        return explain_logs(logs, here=this_machine)
+        found = explain_logs(logs, here=this_machine)
+        if not found.characters:
+            raise _empty(words)
+        return found
+    if all(_is_path(word) and Path(word).is_dir() for word in words):
+        folder = words[0]
+        raise InvalidInputError(
+            f"{folder} is a folder.", hint=f"Pass the logs in it: tpuctl explain {folder}/*.log"
+        )
     if all(word == "-" or _is_file(word) or looks_like_file(word) for word in words):
         missing = next(word for word in words if word != "-" and not _is_file(word))
         raise NotFoundError(f"{missing} does not exist.", hint="Pass a log, or the error itself.")
@@ -128,9 +137,26 @@ def _nothing_to_explain() -> UsageError:
     )
 
 
-def _is_file(word: str) -> bool:
+def _empty(names: tuple[str, ...]) -> InvalidInputError:
+    if all(name.endswith(".ipynb") for name in names):
+        what = "no output of a cell has an error or text"
+        return InvalidInputError(
+            f"There is nothing to explain in {', '.join(names)}: {what}.",
+            hint="Run the notebook, save it with its outputs, and try again.",
+        )
+    return InvalidInputError(
+        f"There is nothing to explain in {', '.join(names)}: no text.",
+        hint="Write both outputs of the program to the log: python train.py > train.log 2>&1",
+    )
+
+
+def _is_path(word: str) -> bool:
     # A long error message is not a path, and the system refuses to look for one of that length.
-    return len(word) < 256 and "\n" not in word and "\0" not in word and Path(word).is_file()
+    return len(word) < 256 and "\n" not in word and "\0" not in word
+
+
+def _is_file(word: str) -> bool:
+    return _is_path(word) and Path(word).is_file()
 
 
 def types(accelerator_type: str | None = None) -> AcceleratorType | TypeTable:

@@ -16,6 +16,8 @@ from tpuctl.errors import InvalidInputError
 _LOG_NAME = re.compile(r"[^\s\0]+\.(?:log|txt|out|err|ipynb)(?:\.gz)?")
 _PIECE = 1 << 20
 _LARGEST_NOTEBOOK = 256 << 20
+_NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"\s*:')
+_BEGINNING = 512
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][AB0])")
 # `tpuctl logs`, torchrun, xla_dist, Ray and vLLM, `kubectl logs --prefix`, "worker 3: ", mpirun,
 # addresses and names of TPU hosts, Docker Compose.
@@ -56,16 +58,19 @@ def read_pieces(stream: BinaryIO) -> Iterator[str]:
 
 def read_file(path: Path) -> Iterator[str]:
     """Read a log in pieces, also a compressed one, or the error outputs of a notebook."""
-    if path.suffix == ".ipynb":
-        yield notebook_errors(path)
-        return
     with path.open("rb") as stream:
-        yield from read_stream(stream, str(path))
+        if path.suffix == ".ipynb":
+            yield notebook_errors(stream, str(path))
+        else:
+            yield from read_stream(stream, str(path))
 
 
 def read_stream(raw: BinaryIO, name: str) -> Iterator[str]:
-    """Read a log in pieces, also a compressed one."""
+    """Read a log in pieces, also a compressed one, or what begins like a notebook."""
     stream = raw if isinstance(raw, BufferedReader) else BufferedReader(raw)  # type: ignore[type-var]
+    if _NOTEBOOK.match(stream.peek(_BEGINNING)):
+        yield notebook_errors(stream, name)
+        return
     if stream.peek(2)[:2] != b"\x1f\x8b":
         yield from read_pieces(stream)
         return
@@ -78,24 +83,25 @@ def read_stream(raw: BinaryIO, name: str) -> Iterator[str]:
         ) from error
 
 
-def notebook_errors(path: Path) -> str:
+def notebook_errors(stream: BinaryIO, name: str) -> str:
     """Return the stderr output of a notebook's cells, and the errors that ended them.
 
-    Raises InvalidInputError if the file is not a notebook.
+    Raises InvalidInputError if the stream is not a notebook.
     """
-    if path.stat().st_size > _LARGEST_NOTEBOOK:
+    text = stream.read(_LARGEST_NOTEBOOK + 1)
+    if len(text) > _LARGEST_NOTEBOOK:
         raise InvalidInputError(
-            f"Could not read the notebook {path}: it is larger than {_LARGEST_NOTEBOOK >> 20} MiB.",
+            f"Could not read the notebook {name}: it is larger than {_LARGEST_NOTEBOOK >> 20} MiB.",
             hint="Save it without images, or copy the error into a text file.",
         )
     try:
-        cells = json.loads(path.read_bytes())["cells"]
+        cells = json.loads(text)["cells"]
         outputs = [out for cell in cells for out in cell.get("outputs", ())]
         return "\n".join(text for out in outputs if (text := _error_text(out)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInputError(
-            f"Could not read the notebook {path}: it is not a notebook of format 4.",
-            hint=f"Copy the error into a text file and run: tpuctl explain {path.stem}.txt",
+            f"Could not read the notebook {name}: it is not a notebook of format 4.",
+            hint="Copy the error into a text file and run: tpuctl explain error.txt",
         ) from error
 
 
