@@ -153,7 +153,7 @@ class Feed:
 
     def _next(self) -> bytes | None:
         doing = f"{self._source.text} failed while making element {self._taken}"
-        with user_code_errors(doing, self._source.name):
+        with user_code_errors(doing, self._source.name, "any(False for _ in {})"):
             element = next(self._elements, _END)
         if element is _END:
             return None

@@ -282,8 +282,7 @@ def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
 
 def _meant(text: str) -> str:
     size = re.search(r"\d*$", text.strip())[0]  # type: ignore[index]  # it may be empty
-    known = (word for family in _families() for word in family["spellings"])
-    return did_you_mean(text, [f"{word}-{size}" for word in known]) if size else ""
+    return did_you_mean(text, [name for name in all_sizes() if name.endswith(f"-{size}")])
 
 
 def all_sizes() -> tuple[str, ...]:

@@ -53,9 +53,10 @@ def render_emulator_status(result: Status) -> RenderableType:
         ("requests", str(result.requests)),
         ("nodes", _by_state(result.nodes)),
         ("queued resources", _by_state(result.queued_resources)),
-        ("export", "\n".join(_exports(result.exports))),
     )
-    return layout.facts(rows, style="")
+    return layout.stack(
+        layout.facts(rows, style=""), *map(layout.command, _exports(result.exports))
+    )
 
 
 def _by_state(counts: dict[str, int]) -> str:

@@ -128,14 +128,14 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 @contextlib.contextmanager
-def user_code_errors(doing: str, function: Function) -> Iterator[None]:
+def user_code_errors(doing: str, function: Function, then: str = "{}") -> Iterator[None]:
     """Turn any exception of user code into a TargetError that says where it was raised."""
     try:
         yield
     except (TpuctlError, KeyboardInterrupt, Terminated):
         raise
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{doing}: {describe(error)}", hint=try_alone(function)) from error
+        raise TargetError(f"{doing}: {describe(error)}", hint=try_alone(function, then)) from error
 
 
 def _load_module(place: str) -> ModuleType:
