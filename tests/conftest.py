@@ -118,7 +118,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> None:
     paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     HEAVY.update(
         PYTHONPATH=os.pathsep.join([str(LEAN), *paths]),
-        XLA_FLAGS="--xla_backend_optimization_level=0",
+        XLA_FLAGS="--xla_backend_optimization_level=1",
         JAX_COMPILATION_CACHE_DIR=str(shared_folder(tmp_path_factory) / "compiled"),
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
