@@ -114,10 +114,9 @@ $(VENV)-colab/.ready: Makefile
 		&& $(VENV)-colab/bin/python -m pip install --quiet --disable-pip-version-check google-colab-cli==0.7.5 \
 		&& touch $@ || echo "Set PYTHON_HOSTED to a Python of at least 3.12."
 
-lint: $(READY)  ## ruff, bandit and mypy --strict.
+lint: $(READY)  ## ruff and mypy --strict.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/bandit -q -ll -r tpuctl
 	$(BIN)/mypy -p tpuctl -p tests
 
 smoke: $(READY)  ## Install the wheel alone in a clean environment and run it.

@@ -157,7 +157,7 @@ def offers(
     project: str | None = None,
     on_warning: OnWarning = python_warning,
 ) -> "Offers":
-    """List every way to get a TPU now, cheapest first: price, units or free hours, and limits.
+    """List every way to get a TPU now, cheapest per chip first: price, free hours and limits.
 
     Creates nothing. Providers without credentials are named in `unusable`.
     """

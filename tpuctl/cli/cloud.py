@@ -51,7 +51,7 @@ def offers(
     provider: Provider = None,
     project: Project = None,
 ) -> None:
-    """Show every way to get a TPU now, cheapest first; creates nothing.
+    """Show ways to get a TPU, cheapest per chip first; creates nothing.
 
     Examples:
         tpuctl offers

@@ -218,7 +218,7 @@ def serve(
             hint="Leave --port out, and use the line that tpuctl data serve prints.",
         )
     # Short, because the path of a socket has at most 107 bytes; the same on all machines.
-    folder = f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"  # noqa: S108 (random name)  # nosec B108
+    folder = f"/tmp/tpuctl-serve-{secrets.token_hex(6)}"  # noqa: S108 (random name)
     addresses = [f"[{host.address}]" if ":" in host.address else host.address for host in hosts]
     addresses = addresses or [_own_address()]
     plans = plan_servers(

@@ -175,7 +175,7 @@ class _Files(asyncssh.SFTPServer):
     def __init__(self, channel: Any, confinement: Confinement) -> None:
         super().__init__(channel)
         own = confinement.temporary if confinement.is_supported else None
-        roots = confinement.home, own or Path("/tmp")  # noqa: S108 (seen by scp)  # nosec B108
+        roots = confinement.home, own or Path("/tmp")  # noqa: S108 (seen by scp)
         self._home, self._temporary = map(os.fsencode, roots)
 
     def open(self, path: bytes, pflags: int, attrs: Any) -> Any:

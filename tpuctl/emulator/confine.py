@@ -33,7 +33,7 @@ HOSTS = "/etc/hosts"
 """The file that maps host names to addresses."""
 
 # Folders of which each worker has its own.
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (replaced)  # nosec B108
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (replaced)
 _PYTHON = (sys.prefix, sys.base_prefix, ROOT)
 
 

@@ -215,7 +215,7 @@ def _join_orphans(
 def list_offers(
     providers: Sequence[Provider], accelerator_type: str | None, *, only: bool
 ) -> Offers:
-    """List the offers of every provider, cheapest first; creates nothing.
+    """List the offers of every provider, cheapest per chip first; creates nothing.
 
     A provider that cannot be asked is among `unusable`, with the reason; with `only` that is
     raised, and so is what to do instead where it has no prices.

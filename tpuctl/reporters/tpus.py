@@ -209,7 +209,7 @@ def render_check(result: ProviderCheck) -> RenderableType:
 
 
 def render_offers(result: Offers) -> RenderableType:
-    """Show what is available, cheapest first, and which providers failed."""
+    """Show what is available, cheapest per chip first, and which providers failed."""
     rows: list[tuple[str, ...]] = []
     notes: dict[str, str] = {}
     for offer in result.offers:

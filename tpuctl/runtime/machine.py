@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-LOCKFILE = "/tmp/libtpu_lockfile"  # noqa: S108 (libtpu's choice)  # nosec B108
+LOCKFILE = "/tmp/libtpu_lockfile"  # noqa: S108 (libtpu's choice)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def run_as_main(script: str, arguments: list[str]) -> None:
     own = {"__file__": file, "__builtins__": builtins, "__annotations__": {}, "__cached__": None}
     vars(module).update(own, __loader__=SourceFileLoader("__main__", file))
     code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 (the user's own script)  # nosec B102
+    exec(code, module.__dict__)  # noqa: S102 (the user's own script)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main() -> None:
         code = json.loads(line)["code"]
         error = None
         try:
-            exec(compile(code, "<cell>", "exec"), names)  # noqa: S102 (a kernel)  # nosec B102
+            exec(compile(code, "<cell>", "exec"), names)  # noqa: S102 (a kernel)
         except BaseException as raised:
             kind = type(raised).__name__
             error = [kind, str(raised), traceback.format_exc().splitlines()]

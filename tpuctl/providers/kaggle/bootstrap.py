@@ -133,7 +133,7 @@ def _find(inputs: str, name: str) -> str | None:
 def _unpack(archive: bytes, working: str) -> dict[str, tuple[int, int]]:
     """Unpack the project; returns size and time of each file, to tell it from output later."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(working)  # noqa: S202 (our own)  # nosec B202
+        tar.extractall(working)  # noqa: S202 (our own)
         # The other way round, the archive would be decompressed twice.
         names = tar.getnames()
     return {name: state for name in names if (state := _state(os.path.join(working, name)))}
@@ -178,7 +178,7 @@ def _digest(path: str) -> str:
 
 def _is_online(address: str) -> bool:
     try:
-        urllib.request.urlopen(address, timeout=_NET_TIMEOUT_S).close()  # noqa: S310 (fixed)  # nosec B310
+        urllib.request.urlopen(address, timeout=_NET_TIMEOUT_S).close()  # noqa: S310 (fixed)
     except OSError as error:
         return hasattr(error, "code")
     return True

@@ -114,7 +114,7 @@ def _note_error(folder):
     if isinstance(error, KeyboardInterrupt):
         # Python ends by SIGINT if the last code from a string did; imports at exit have run some.
         try:
-            exec("raise error", {"error": error})  # noqa: S102  # nosec B102
+            exec("raise error", {"error": error})  # noqa: S102
         except KeyboardInterrupt:
             return
     if error is not None:
@@ -140,5 +140,5 @@ elif FOLDER and sys.version_info < (3, 10):
     try:
         with open(os.path.join(FOLDER, "python.old"), "w") as file:
             file.write(sys.version.split()[0])
-    except Exception:  # noqa: S110 (in a program that has nothing to do with us)  # nosec B110
+    except Exception:  # noqa: S110 (in a program that has nothing to do with us)
         pass
