@@ -130,7 +130,8 @@ def test_a_notebook_is_read_through_its_error_outputs(tmp_path: Path) -> None:
 
 
 def test_a_notebook_is_recognised_in_a_pipe(tpuctl: Callable[..., Any], tmp_path: Path) -> None:
-    error = {"output_type": "error", "ename": "E", "evalue": "Expected 8 worker addresses, got 1."}
+    said = "Expected 8 worker addresses, got 1."
+    error: dict[str, object] = {"output_type": "error", "ename": "E", "evalue": said}
     text = notebook(tmp_path / "a.ipynb", error).read_text()
     for written in (text, json.dumps(json.loads(text), indent=1)):
         assert tpuctl("explain", "-", "--json", input=written).data["matches"][0]["code"] == "F53"

@@ -88,14 +88,14 @@ def notebook_errors(stream: BinaryIO, name: str) -> str:
 
     Raises InvalidInputError if the stream is not a notebook.
     """
-    text = stream.read(_LARGEST_NOTEBOOK + 1)
-    if len(text) > _LARGEST_NOTEBOOK:
+    content = stream.read(_LARGEST_NOTEBOOK + 1)
+    if len(content) > _LARGEST_NOTEBOOK:
         raise InvalidInputError(
             f"Could not read the notebook {name}: it is larger than {_LARGEST_NOTEBOOK >> 20} MiB.",
             hint="Save it without images, or copy the error into a text file.",
         )
     try:
-        cells = json.loads(text)["cells"]
+        cells = json.loads(content)["cells"]
         outputs = [out for cell in cells for out in cell.get("outputs", ())]
         return "\n".join(text for out in outputs if (text := _error_text(out)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

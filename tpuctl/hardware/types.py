@@ -282,7 +282,8 @@ def _counting(family: dict[str, Any], chip: dict[str, Any], number: int) -> str:
 
 def _meant(text: str) -> str:
     size = re.search(r"\d*$", text.strip())[0]  # type: ignore[index]  # it may be empty
-    return did_you_mean(text, [name for name in all_sizes() if name.endswith(f"-{size}")])
+    exists = [f for f in _families() if f"{f['prefix']}-{size}" in all_sizes()]
+    return did_you_mean(text, [f"{word}-{size}" for f in exists for word in f["spellings"]])
 
 
 def all_sizes() -> tuple[str, ...]:
