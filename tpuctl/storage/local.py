@@ -72,12 +72,17 @@ def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
 
 
 def write_atomically(
-    path: Path, content: bytes | str, *, private: bool = False, mode: int | None = None
+    path: Path,
+    content: bytes | str,
+    *,
+    private: bool = False,
+    like: os.stat_result | None = None,
 ) -> None:
     """Replace `path` with `content` atomically; it survives a crash.
 
-    A `private` file and the folders created for it are for their owner alone; `mode` sets other
-    permissions. Raises WriteError and then leaves the old content.
+    A `private` file and the folders created for it are for their owner alone; `like` sets the
+    permissions and, where that is allowed, the owner. Raises WriteError and then leaves the old
+    content.
     """
     data = content.encode() if isinstance(content, str) else content
     with translated_write_errors(path):
@@ -91,12 +96,14 @@ def write_atomically(
                     fcntl.flock(file, fcntl.LOCK_EX)
                 # It may have been removed as one before it was locked.
                 if not os.fstat(file.fileno()).st_nlink:
-                    return write_atomically(path, content, private=private, mode=mode)
+                    return write_atomically(path, content, private=private, like=like)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)
+                if like:
+                    with suppress(PermissionError):
+                        os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
                 os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
