@@ -27,7 +27,7 @@ _REASONS = {
     errno.EFBIG: "the file would exceed the size limit (ulimit -f)",
 }
 # Network file systems without locks: there, nothing stops two runs at the same time.
-NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_POLL_S = 0.05
 
@@ -184,17 +184,24 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            set_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise TryAgainError(busy, hint="Wait for it to finish, or stop it.") from None
             time.sleep(_LOCK_POLL_S)
-        except OSError as error:
-            if error.errno not in NO_LOCKS_HERE:
-                raise
-            return
         else:
             return
+
+
+def set_lock(descriptor: int, how: int) -> bool:
+    """Lock an open file as `fcntl.flock` does; False where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise
+        return False
+    return True
 
 
 def is_locked(path: Path) -> bool:
