@@ -28,7 +28,8 @@ _REASONS = {
 }
 # Network file systems without locks: there, nothing stops two runs at the same time.
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_EXISTING = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+LOCK_FLAGS = _EXISTING | os.O_CREAT
 _LOCK_POLL_S = 0.05
 
 
@@ -114,8 +115,10 @@ def write_atomically(
 def remove_stale_parts(folder: Path, of: str = "*") -> None:
     """Remove what killed writers (`write_atomically`) have left, of one file or of all."""
     for part in folder.glob(f".{of}.part"):
-        with suppress(OSError, WriteError, TryAgainError), locked(part, wait_s=0, busy=""):
-            part.unlink()
+        with suppress(OSError), open(os.open(part, _EXISTING), "rb") as file:
+            # On a disk without locks, its writer may be alive.
+            if set_lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                part.unlink()
 
 
 def sync_folder(folder: Path) -> None:
