@@ -47,3 +47,26 @@ def test_a_scope_with_a_name_is_not_ported(tmp_path: Path) -> None:
     path.write_text(f"{ABOVE}with strategy.scope() as s:\n    print(s)\n")
     lint_paths([path], fixes=True)
     assert "with strategy.scope() as s:\n    print(s)\n" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(f)", "(f, K)"),
+        ("( f )", "( f, K )"),
+        ("(f,)", "(f, K,)"),
+        ("(\n        f,\n    )", "(\n        f,\n        K,\n    )"),
+        ("(\n        f,  # one\n    )", "(\n        f,  # one\n        K,\n    )"),
+        ("(\n        f  # one\n    )", "(\n        f,  # one\n        K\n    )"),
+        ("(f,  # one\n    )", "(f, K,  # one\n    )"),
+        ("(\n        f)", "(\n        f, K)"),
+    ],
+)
+def test_a_new_argument_is_written_as_the_others_are(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    path = tmp_path / "a.py"
+    text = "import torch_xla\nimport torch\nif x:\n    torch.load{}\ntorch_xla.launch(f)\n"
+    path.write_text(text.format(before))
+    assert lint_paths([path], fixes=True).fixed == 1
+    assert path.read_text() == text.format(after.replace("K", 'map_location="cpu"'))

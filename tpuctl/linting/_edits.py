@@ -182,13 +182,29 @@ def _with_keyword(call: cst.Call, change: str) -> cst.Call:
             whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
         ),
     )
-    if not call.args:
-        return call.with_changes(args=[made])
-    last = call.args[-1]
-    if isinstance(last.comma, cst.Comma):
-        return call.with_changes(args=[*call.args, made.with_changes(comma=last.comma)])
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return call.with_changes(args=[*call.args[:-1], last.with_changes(comma=comma), made])
+    return call.with_changes(args=_with(call, made) if call.args else [made])
+
+
+def _with(call: cst.Call, made: cst.Arg) -> list[cst.Arg]:
+    """Add an argument: on a line of its own where the first has one, or behind the last."""
+    last, first_line = call.args[-1], call.whitespace_before_args
+    comma = last.comma if isinstance(last.comma, cst.Comma) else None
+    end: Any = comma.whitespace_after if comma else last.whitespace_after_arg
+    between: Any = cst.SimpleWhitespace(" ")
+    if isinstance(end, cst.ParenthesizedWhitespace) and isinstance(first_line, type(end)):
+        # A comment stays behind the argument that it is about.
+        between = end.with_changes(indent=first_line.indent, last_line=first_line.last_line)
+        line = cst.TrailingWhitespace(newline=end.first_line.newline)
+        end = end.with_changes(first_line=line, empty_lines=())
+    last = last.with_changes(
+        comma=(comma or cst.Comma()).with_changes(whitespace_after=between),
+        whitespace_after_arg=cst.SimpleWhitespace(""),
+    )
+    if comma:
+        made = made.with_changes(comma=cst.Comma(whitespace_after=end))
+    else:
+        made = made.with_changes(whitespace_after_arg=end)
+    return [*call.args[:-1], last, made]
 
 
 def _is_keyword(arg: cst.Arg, name: str) -> bool:
