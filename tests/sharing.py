@@ -1,5 +1,6 @@
 """What the workers of pytest-xdist make once and all use, and what tests need to be installed."""
 
+import errno
 import fcntl
 import importlib.util
 import os
@@ -31,6 +32,11 @@ def free_port() -> int:
         port = secrets.choice(range(lowest // 2, lowest))
         with suppress(OSError), socket.create_server(("", port)):
             return port
+
+
+def without_locks(descriptor: int, how: int) -> None:
+    """What `fcntl.flock` does on Lustre without `-o flock`."""
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:

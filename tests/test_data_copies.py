@@ -17,6 +17,7 @@ pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not insta
 
 from tests.conftest import Tpuctl
 from tests.pictures import contents, fill
+from tests.sharing import without_locks
 from tests.waiting import wait_until
 from tpuctl.datasets.fetch import PIECE_BYTES
 from tpuctl.datasets.local_copies import copy_data_set
@@ -211,3 +212,18 @@ def test_the_least_recently_used_copy_makes_room_unless_it_is_read(
     assert "copies that are in use" in full.document["errors"][0]["message"]
     os.close(lock)
     assert tpuctl("data", "cache", addresses[3], *limit).data["evicted"] == [middle.name]
+
+
+def test_on_a_disk_without_locks_copies_arrive_and_none_is_deleted(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = ["gs://shelf/one", "gs://shelf/two"]
+    bucket(*addresses)
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    first = Path(copy_data_set(addresses[0]).path)
+    # A file that is renamed or deleted while the sizes are summed.
+    (first / "gone").symlink_to("nowhere")
+    with pytest.raises(WriteError, match="copies that are in use"):
+        copy_data_set(addresses[1], limit_bytes=1)
+    assert (first / "manifest.json").exists()
+    assert copy_data_set(addresses[1]).fetched_bytes

@@ -107,10 +107,12 @@ def test_mode_link_encoding_and_byte_order_mark_survive(tmp_path: Path) -> None:
     text = "# coding: latin-1\nimport tensorflow as tf\nx = 'é'; tf.log(x)\n"
     real.write_bytes(text.encode("latin-1"))
     real.chmod(0o750)
+    owner = 4711 if os.getuid() == 0 else os.getuid()
+    os.chown(real, owner, -1)
     link.symlink_to("real.py")
     assert lint_paths([link], fixes=True).fixed == 1
     assert link.is_symlink()
-    assert real.stat().st_mode & 0o777 == 0o750
+    assert (real.stat().st_mode & 0o777, real.stat().st_uid) == (0o750, owner)
     assert real.read_bytes().decode("latin-1") == text.replace("tf.log", "tf.math.log")
     real.write_bytes(b"\xef\xbb\xbfimport tensorflow as tf\ntf.log(x)\n")
     assert lint_paths([real], fixes=True).fixed == 1

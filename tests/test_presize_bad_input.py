@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.pictures import encoded, photograph, shrink
+from tests.sharing import without_locks
 from tpuctl.datasets.images import jpeg
 from tpuctl.datasets.images.geometry import Flag
 from tpuctl.datasets.images.memory import Admission, memory_budget_bytes
@@ -259,6 +260,14 @@ def test_small_pictures_decode_together_and_a_large_one_alone(tmp_path: Path) ->
     with one(51):
         assert _is_busy(tmp_path, exclusive=False)
     assert not _is_busy(tmp_path, exclusive=True)
+
+
+def test_pictures_decode_on_a_disk_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with Admission(tmp_path, budget_bytes=100, workers=2)(51):
+        assert (tmp_path / "room.lock").exists()
 
 
 def _is_busy(folder: Path, *, exclusive: bool) -> bool:

@@ -20,7 +20,12 @@ from tpuctl.profiling.models import ChainNode, Profile
 from tpuctl.profiling.program import run
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
-from tpuctl.profiling.program.run import is_program, profile_program
+from tpuctl.profiling.program.run import (
+    is_program,
+    profile_program,
+    read_few,
+    read_other_steps,
+)
 from tpuctl.profiling.program.watch import Watch
 
 Program = Callable[[str], list[str]]
@@ -240,6 +245,22 @@ def test_a_program_that_fails_or_has_no_steps_is_one_clear_error(program: Progra
     assert failed.value.exit_code == 143
     with pytest.raises(NotFoundError, match="could not be started"):
         profile_program(["/nowhere/python", "train.py"])
+
+
+def test_a_program_ends_as_it_does_alone_where_its_error_cannot_be_noted(
+    program: Program, capfd: pytest.CaptureFixture[str]
+) -> None:
+    removes = "import os, shutil; shutil.rmtree(os.environ['TPUCTL_PROFILE_FOLDER'])\n"
+    with pytest.raises(TargetError, match="code 1 and no training step"):
+        profile_program(program(f"{removes}1 / 0\n"))
+    assert capfd.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize("text", ["", '{"function": "st'])
+def test_a_note_that_was_not_written_whole_is_not_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "1.steps").write_text(text)
+    (tmp_path / "1.few").write_text("")
+    assert (read_few(tmp_path), read_other_steps(tmp_path)) == (0, None)
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Tpuctl
 from tpuctl.errors import TargetError
 from tpuctl.usercode.scratch import scratch_folder
 from tpuctl.usercode.scratch_cleanup import remove
@@ -97,6 +99,7 @@ def test_it_is_gone_at_the_end_although_a_process_that_was_forked_inside_lives_o
 
 WRITER = """
 import sys
+import tempfile
 from pathlib import Path
 place = Path(sys.argv[1], "stacks")
 while place.parent.exists():
@@ -117,3 +120,13 @@ def test_nothing_is_left_of_a_folder_that_others_write_into_meanwhile(tmp_path: 
             assert comes_true((folder / "stacks").exists)
             remove(str(folder))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_place_for_temporary_files_is_an_error_and_not_a_bug(
+    tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    done = tpuctl("profile", "run", "--", sys.executable, "train.py")
+    assert "Error: No usable temporary directory found in ['/nowhere']." in done.stderr
+    assert "set TMPDIR" in done.stderr

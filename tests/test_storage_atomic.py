@@ -1,4 +1,5 @@
 import ast
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -7,9 +8,17 @@ from pathlib import Path
 import pytest
 
 import tpuctl
+from tests.sharing import without_locks
 from tpuctl.codec import open_regular
 from tpuctl.errors import WriteError
-from tpuctl.storage.local import append_line, ensure_folder, locked, open_own, write_atomically
+from tpuctl.storage.local import (
+    append_line,
+    ensure_folder,
+    locked,
+    open_own,
+    remove_stale_parts,
+    write_atomically,
+)
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -224,3 +233,16 @@ def test_every_other_file_is_written_by_what_follows_no_link() -> None:
     assert writes("Path('a').write_text('b')")
     assert writes("open(p, 'w')")
     assert writes("os.open(p, os.O_CREAT)")
+
+
+def test_on_a_disk_without_locks_the_part_of_a_writer_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = tmp_path / ".notes.1.abcd.part"
+    part.write_text("half")
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", without_locks)
+        remove_stale_parts(tmp_path)
+    assert part.exists()
+    remove_stale_parts(tmp_path)
+    assert not part.exists()

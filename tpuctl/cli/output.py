@@ -280,14 +280,19 @@ def _note_error(message: str, hint: str | None, mark: str = "Error: ") -> None:
 
 def fail_system(error: OSError) -> None:
     """Report an error of the system: with stdout, or with a file that no command expected."""
-    if error.errno not in _OF_THE_SYSTEM:
+    what, why = error.filename or "the output or a temporary file", error.strerror
+    message = f"Could not use {what}: {why}."
+    hint = "Check the path, its permissions and free space, and run the same command again."
+    if error.errno == errno.ENOENT and str(why).startswith("No usable temporary directory"):
+        # Python names the folders: full, read-only or missing ones.
+        message = f"{why}."
+        hint = "Free some space there, or set TMPDIR to a folder that can be written to."
+    elif error.errno not in _OF_THE_SYSTEM:
         fail_bug(error)
         return
-    what, why = error.filename or "the output or a temporary file", error.strerror
     try:
         sys.stdout.flush()
-        hint = "Check the path, its permissions and free space, and run the same command again."
-        fail(WriteError.code, f"Could not use {what}: {why}.", hint)
+        fail(WriteError.code, message, hint)
     except OSError:
         _mode.stdout_is_lost = True
         close_stdout()

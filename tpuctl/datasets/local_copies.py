@@ -28,6 +28,7 @@ from tpuctl.storage.local import (
     ensure_folder,
     free_bytes,
     remove_stale_parts,
+    set_lock,
     translated_write_errors,
     write_atomically,
 )
@@ -175,7 +176,7 @@ def _copy_request(address: str, dst: str | Path | None) -> _CopyRequest:
 def _hold(request: _CopyRequest) -> bool:
     """Hold a complete copy, together with other readers; False if it is not complete."""
     descriptor = _HELD.get(request.lock) or _open(request.lock)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    set_lock(descriptor, fcntl.LOCK_SH)
     if request.is_complete:
         # Another thread may have it already.
         if not request.is_shared or _HELD.setdefault(request.lock, descriptor) != descriptor:
@@ -203,12 +204,12 @@ def _locked(request: _CopyRequest, on_progress: OnProgress) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, *, without_locks: bool = True) -> bool:
+    """Lock a file unless another process holds it; the caller decides for a disk without locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return set_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) or without_locks
     except BlockingIOError:
         return False
-    return True
 
 
 def _open(lock: Path) -> int:
@@ -288,15 +289,21 @@ def _other_copies(request: _CopyRequest) -> list[Path]:
 
 def _used(request: _CopyRequest) -> int:
     """How large all other shared copies are."""
-    others = _other_copies(request)
-    return sum(path.stat().st_size for copy in others for path in copy.iterdir())
+    used = 0
+    for copy in _other_copies(request):
+        # Another process may delete it, or give a shard its name, at this moment.
+        for folder, _, names in os.walk(copy):
+            for name in names:
+                with suppress(OSError):
+                    used += os.stat(os.path.join(folder, name)).st_size
+    return used
 
 
 def _evict(copy: Path) -> bool:
-    """Delete a copy; False if it is in use."""
+    """Delete a copy; False if it is in use, or may be."""
     descriptor = _open(copy.with_name(copy.name + _LOCK))
     try:
-        if not _try_lock(descriptor):
+        if not _try_lock(descriptor, without_locks=False):
             return False
         (copy / manifest.MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(copy, ignore_errors=True)

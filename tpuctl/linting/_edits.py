@@ -79,6 +79,8 @@ class _Work(cst.CSTTransformer):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         updated = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+            return _without_gone(updated)
         if isinstance(original_node, cst.IndentedBlock):
             return _with_pass(cast("cst.IndentedBlock", updated))
         if isinstance(original_node, (cst.BaseExpression, cst.BaseSmallStatement, cst.With)):
@@ -93,7 +95,7 @@ class _Work(cst.CSTTransformer):
             return _unwrapped(updated) if span[:2] in self._by_start else updated
         if isinstance(original, cst.BaseSmallStatement):
             if (span, "remove") in self._wanted:
-                return cst.Expr(cst.Name(_GONE))
+                return _gone()
             if edit := self._wanted.get((span, "statement")):
                 return _statement(edit.new)
             return updated
@@ -114,29 +116,50 @@ def _statement(source: str) -> Any:
 
 def _unwrapped(node: Any) -> Any:
     """Return the statements of a block without the line above them, with its comments."""
-    if not isinstance(node.body, cst.IndentedBlock):
-        return node
-    first, *rest = cast("list[Any]", node.body.body)
-    first = first.with_changes(leading_lines=(*node.leading_lines, *first.leading_lines))
-    return cst.FlattenSentinel([first, *rest])
+    block = node.body
+    if isinstance(block, cst.SimpleStatementSuite):
+        line = cst.SimpleStatementLine(block.body, node.leading_lines, block.trailing_whitespace)
+        return cst.FlattenSentinel([line])
+    first, *rest = cast("list[Any]", block.body)
+    above = [*node.leading_lines]
+    if comment := block.header.comment:
+        above.append(cst.EmptyLine(comment=comment))
+    first = first.with_changes(leading_lines=(*above, *first.leading_lines))
+    # What follows the last statement needs one to precede.
+    below = [cst.SimpleStatementLine([_gone()], block.footer)] if block.footer else []
+    return cst.FlattenSentinel([first, *rest, *below])
+
+
+def _gone() -> cst.Expr:
+    return cst.Expr(cst.Name(_GONE))
+
+
+def _without_gone(line: Any) -> Any:
+    """Drop removed statements from a line that has others; `pass` is left after a colon."""
+    left = [small for small in line.body if not _is_gone(small)]
+    if len(left) == len(line.body):
+        return line
+    if left and _is_gone(line.body[-1]):
+        left[-1] = left[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+    if not left and isinstance(line, cst.SimpleStatementSuite):
+        left = [cst.Pass()]
+    return line.with_changes(body=left or [_gone()])
 
 
 def _with_pass(block: cst.IndentedBlock) -> cst.IndentedBlock:
     """Leave `pass` in a block whose last statement was removed."""
-    gone = [_is_gone(line) for line in block.body]
-    if not all(gone):
+    lines = cast("list[Any]", block.body)
+    if not all(
+        isinstance(line, cst.SimpleStatementLine) and _is_gone(line.body[0]) for line in lines
+    ):
         return block
     line = cst.SimpleStatementLine([cst.Pass()])
     return block.with_changes(body=[*block.body[:-1], line])
 
 
-def _is_gone(line: Any) -> bool:
-    return isinstance(line, cst.SimpleStatementLine) and all(
-        isinstance(small, cst.Expr)
-        and isinstance(small.value, cst.Name)
-        and small.value.value == _GONE
-        for small in line.body
-    )
+def _is_gone(small: Any) -> bool:
+    is_name = isinstance(small, cst.Expr) and isinstance(small.value, cst.Name)
+    return is_name and small.value.value == _GONE
 
 
 def _with_keyword(call: cst.Call, change: str) -> cst.Call:
@@ -159,13 +182,29 @@ def _with_keyword(call: cst.Call, change: str) -> cst.Call:
             whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
         ),
     )
-    if not call.args:
-        return call.with_changes(args=[made])
-    last = call.args[-1]
-    if isinstance(last.comma, cst.Comma):
-        return call.with_changes(args=[*call.args, made.with_changes(comma=last.comma)])
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return call.with_changes(args=[*call.args[:-1], last.with_changes(comma=comma), made])
+    return call.with_changes(args=_with(call, made) if call.args else [made])
+
+
+def _with(call: cst.Call, made: cst.Arg) -> list[cst.Arg]:
+    """Add an argument: on a line of its own where the first has one, or behind the last."""
+    last, first_line = call.args[-1], call.whitespace_before_args
+    comma = last.comma if isinstance(last.comma, cst.Comma) else None
+    end: Any = comma.whitespace_after if comma else last.whitespace_after_arg
+    between: Any = cst.SimpleWhitespace(" ")
+    if isinstance(end, cst.ParenthesizedWhitespace) and isinstance(first_line, type(end)):
+        # A comment stays behind the argument that it is about.
+        between = end.with_changes(indent=first_line.indent, last_line=first_line.last_line)
+        line = cst.TrailingWhitespace(newline=end.first_line.newline)
+        end = end.with_changes(first_line=line, empty_lines=())
+    last = last.with_changes(
+        comma=(comma or cst.Comma()).with_changes(whitespace_after=between),
+        whitespace_after_arg=cst.SimpleWhitespace(""),
+    )
+    if comma:
+        made = made.with_changes(comma=cst.Comma(whitespace_after=end))
+    else:
+        made = made.with_changes(whitespace_after_arg=end)
+    return [*call.args[:-1], last, made]
 
 
 def _is_keyword(arg: cst.Arg, name: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpuctl.lazy import need_modules
-from tpuctl.linting.cells import Cell, code_cells, is_python, with_sources
+from tpuctl.linting.cells import code_cells, is_python, parse, with_sources
 from tpuctl.linting.documents import Document, read_notebook, read_script
 from tpuctl.linting.lint import Placed, Selection, check, shown
 from tpuctl.linting.models import Change, Edit
@@ -92,21 +92,35 @@ def _changed(raw: str, text: str, edits: list[Edit], first_line: int) -> str:
 
     made = apply(raw, edits, first_line=first_line) if edits else raw
     needs = list(dict.fromkeys(line for edit in edits for line in edit.needs))
-    return add_lines(made, needs, _import_line(made)) if needs else made
+    if needs and not _imports_framework(text):
+        raise ValueError("not changed: no import at the top level to put new imports before")
+    return add_lines(made, needs, _import_line(text, edits, first_line)) if needs else made
 
 
-def _import_line(text: str) -> int:
-    """Return the line for new imports: before the first that may import a framework."""
-    tree = ast.parse(text)
-    line = 1
-    for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            if not _is_harmless(node):
-                return node.lineno
-            line = (node.end_lineno or node.lineno) + 1
-        elif line == 1 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            line = (node.end_lineno or node.lineno) + 1
-    return line
+def _import_line(text: str, edits: Sequence[Edit], first_line: int) -> int:
+    """Return the line for new imports: before the first of a framework, and what is edited."""
+    edited = {getattr(edit.node, "lineno", 1) - first_line + 1 for edit in edits}
+    start = end = head = 0
+    for number, node in enumerate(parse(text).body):
+        if node.lineno > end:
+            start = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+        end = node.end_lineno or node.lineno
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if (is_text and not number) or getattr(node, "module", None) == "__future__":
+            head = end
+        elif _is_framework_import(node) or not edited.isdisjoint(range(start, end + 1)):
+            break
+    if start <= head:
+        raise ValueError("not changed: the first import shares a line with what must come first")
+    return start
+
+
+def _imports_framework(text: str) -> bool:
+    return is_python(text) and any(map(_is_framework_import, parse(text).body))
+
+
+def _is_framework_import(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_harmless(node)
 
 
 def _is_harmless(node: ast.Import | ast.ImportFrom) -> bool:
@@ -118,7 +132,7 @@ def _is_harmless(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 def _changed_cells(document: Document, edits: list[Edit]) -> dict[int, str]:
-    """Return the new text of each changed cell; new imports go to the first that imports."""
+    """Return the new text of each changed cell; new imports go to the first that needs them."""
     from tpuctl.linting._edits import add_lines, apply
 
     by_cell: dict[int, list[Edit]] = defaultdict(list)
@@ -128,26 +142,20 @@ def _changed_cells(document: Document, edits: list[Edit]) -> dict[int, str]:
         number, _ = document.place(getattr(edit.node, "lineno", 1))
         by_cell[number or 0].append(edit)
     needs = list(dict.fromkeys(line for edit in mine for line in edit.needs))
+    if needs and not any(_imports_framework(cell.python) for cell in document.cells):
+        raise ValueError("no cell imports anything, so there is no place for the new imports")
     made: dict[int, str] = {}
     for cell, start in zip(document.cells, document.starts, strict=True):
-        python = cell.python
-        if cell.number in by_cell:
-            python = apply(python, by_cell[cell.number], first_line=start)
-        if needs and _imports_framework(cell):
-            python = add_lines(python, needs, _import_line(python))
+        python, here = cell.python, by_cell[cell.number]
+        if here:
+            python = apply(python, here, first_line=start)
+        is_changed = any(edit.kind not in ("remove", "unwrap") for edit in here)
+        if needs and (is_changed or _imports_framework(cell.python)):
+            python = add_lines(python, needs, _import_line(cell.python, here, start))
             needs = []
         if python != cell.python:
             made[cell.number] = cell.restored(python)
-    if needs:
-        raise ValueError("no cell imports anything, so there is no place for the new imports")
     return made
-
-
-def _imports_framework(cell: Cell) -> bool:
-    return is_python(cell.python) and any(
-        isinstance(node, (ast.Import, ast.ImportFrom)) and not _is_harmless(node)
-        for node in ast.parse(cell.python).body
-    )
 
 
 def _check(before: Sequence[Document], after: Sequence[Document], old: str, new: str) -> None:

@@ -182,8 +182,9 @@ class _Port:
         """Rewrite the uses of strategies and of the address that have a meaning on JAX."""
         program = self._program
         for node in program.nodes[ast.With]:
-            call = node.items[0].context_expr
-            if len(node.items) == 1 and _method(call) == "scope" and self._is(call, "strategy"):
+            call, name = node.items[0].context_expr, node.items[0].optional_vars
+            is_scope = len(node.items) == 1 and not name and _method(call) == "scope"
+            if is_scope and self._is(call, "strategy"):
                 self._made[node] = Edit(node, "unwrap")
                 self._made[call] = Edit(call, "replace", "None")
         for reference in program.references:

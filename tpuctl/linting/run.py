@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Sequence
 
 from tpuctl.codec import open_regular
@@ -69,10 +68,10 @@ def _write(document: Document, fixed: Fixed) -> str | None:
     path = document.path.resolve()
     try:
         with open_regular(path) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            state = os.fstat(file.fileno())
             if file.read() != document.raw.encode(document.encoding):
                 return "it was modified while it was being checked."
-        write_atomically(path, fixed.raw.encode(document.encoding), mode=mode)
+        write_atomically(path, fixed.raw.encode(document.encoding), like=state)
     except (WriteError, OSError) as error:
         return str(error)
     return None

@@ -181,6 +181,15 @@ class Index:
             scope = scope.parent
         return None
 
+    def alias(self, module: str) -> str | None:
+        """Return the name that the program itself, not a function of it, gives a module."""
+        found = (a.asname for a, path in self.imports if path == module and a.asname)
+        return next((name for name in found if name in self._scopes[self.tree].bindings), None)
+
+    def is_bound(self, name: str) -> bool:
+        """Whether any scope binds a name."""
+        return any(name in scope.bindings for scope in self._scopes.values())
+
     def values(self, name: ast.Name) -> list[ast.expr]:
         """Return every value that is assigned to a name; empty if one is not known."""
         found = self.bindings(name)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tpuctl.codec import open_regular
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from tpuctl.storage.local import NO_LOCKS_HERE, open_own, sync_folder, translated_write_errors
+from tpuctl.storage.local import open_own, set_lock, sync_folder, translated_write_errors
 from tpuctl.storage.port import StoredObject, check_name
 
 _PART = ".part"
@@ -182,11 +182,7 @@ def _locked_folder(folder: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise NotFoundError(f"The folder {folder} does not exist.") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS_HERE:
-                raise
+        set_lock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

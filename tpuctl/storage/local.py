@@ -27,8 +27,9 @@ _REASONS = {
     errno.EFBIG: "the file would exceed the size limit (ulimit -f)",
 }
 # Network file systems without locks: there, nothing stops two runs at the same time.
-NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+_EXISTING = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+LOCK_FLAGS = _EXISTING | os.O_CREAT
 _LOCK_POLL_S = 0.05
 
 
@@ -72,12 +73,17 @@ def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:
 
 
 def write_atomically(
-    path: Path, content: bytes | str, *, private: bool = False, mode: int | None = None
+    path: Path,
+    content: bytes | str,
+    *,
+    private: bool = False,
+    like: os.stat_result | None = None,
 ) -> None:
     """Replace `path` with `content` atomically; it survives a crash.
 
-    A `private` file and the folders created for it are for their owner alone; `mode` sets other
-    permissions. Raises WriteError and then leaves the old content.
+    A `private` file and the folders created for it are for their owner alone; `like` sets the
+    permissions and, where that is allowed, the owner. Raises WriteError and then leaves the old
+    content.
     """
     data = content.encode() if isinstance(content, str) else content
     with translated_write_errors(path):
@@ -91,12 +97,14 @@ def write_atomically(
                     fcntl.flock(file, fcntl.LOCK_EX)
                 # It may have been removed as one before it was locked.
                 if not os.fstat(file.fileno()).st_nlink:
-                    return write_atomically(path, content, private=private, mode=mode)
+                    return write_atomically(path, content, private=private, like=like)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)
+                if like:
+                    with suppress(PermissionError):
+                        os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
                 os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
@@ -107,8 +115,10 @@ def write_atomically(
 def remove_stale_parts(folder: Path, of: str = "*") -> None:
     """Remove what killed writers (`write_atomically`) have left, of one file or of all."""
     for part in folder.glob(f".{of}.part"):
-        with suppress(OSError, WriteError, TryAgainError), locked(part, wait_s=0, busy=""):
-            part.unlink()
+        with suppress(OSError), open(os.open(part, _EXISTING), "rb") as file:
+            # On a disk without locks, its writer may be alive.
+            if set_lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                part.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -177,17 +187,24 @@ def _lock(descriptor: int, wait_s: float, busy: str) -> None:
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            set_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise TryAgainError(busy, hint="Wait for it to finish, or stop it.") from None
             time.sleep(_LOCK_POLL_S)
-        except OSError as error:
-            if error.errno not in NO_LOCKS_HERE:
-                raise
-            return
         else:
             return
+
+
+def set_lock(descriptor: int, how: int) -> bool:
+    """Lock an open file as `fcntl.flock` does; False where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise
+        return False
+    return True
 
 
 def is_locked(path: Path) -> bool:

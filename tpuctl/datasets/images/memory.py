@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpuctl.datasets.quarantine import BadImageError
 from tpuctl.storage.cgroups import memory_limit_bytes
-from tpuctl.storage.local import LOCK_FLAGS
+from tpuctl.storage.local import LOCK_FLAGS, set_lock
 from tpuctl.units import format_bytes
 
 # The rest is for the processes themselves, the page cache and everything else on the machine.
@@ -70,16 +70,16 @@ class Admission:
 
     @contextmanager
     def _hold(self, how: int, limit_bytes: int) -> Iterator[None]:
-        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        set_lock(self._gate, fcntl.LOCK_EX)
         try:
-            fcntl.flock(self._room, how)
+            set_lock(self._room, how)
         finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            set_lock(self._gate, fcntl.LOCK_UN)
         try:
             with limited_memory(limit_bytes):
                 yield
         finally:
-            fcntl.flock(self._room, fcntl.LOCK_UN)
+            set_lock(self._room, fcntl.LOCK_UN)
 
 
 @contextmanager

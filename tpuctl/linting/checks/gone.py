@@ -146,7 +146,9 @@ def _renaming(program: Program, node: ast.AST, new: str) -> tuple[Edit, ...]:
         return (Edit(node, "replace", first.id + new[len(base) :]),)
     module, _, name = new.rpartition(".")
     if short := _SHORT_NAMES.get(module):
-        known = next((a.asname for a, path in program.imports if path == module and a.asname), None)
+        known = program.alias(module)
+        if not known and program.is_bound(short):
+            return ()
         needs = () if known else (f"import {module} as {short}",)
         return (Edit(node, "replace", f"{known or short}.{name}", needs),)
     return ()

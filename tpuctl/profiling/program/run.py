@@ -178,12 +178,17 @@ def _read_one(place: Path) -> Measurement | None:
 
 def read_few(folder: Path) -> int:
     """The batches of a program that used too few to measure; 0 if none were found."""
-    return max((int(place.read_text()) for place in folder.glob("*.few")), default=0)
+    texts = [place.read_text() for place in folder.glob("*.few")]
+    # On a full disk it is empty.
+    return max((int(text) for text in texts if text), default=0)
 
 
 def read_other_steps(folder: Path) -> Steps | None:
     """The steps of a program whose input was not seen, of the process that took most."""
-    found = [from_plain(Steps, read_json(place)) for place in folder.glob("*.steps")]
+    found = []
+    for place in folder.glob("*.steps"):
+        with contextlib.suppress(ValueError):
+            found.append(from_plain(Steps, read_json(place)))
     return max(found, key=lambda steps: steps.count, default=None)
 
 

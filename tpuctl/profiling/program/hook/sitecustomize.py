@@ -122,8 +122,11 @@ def _note_error(folder):
 
         lines = format_exception(type(error), error, error.__traceback__)
         place = os.path.join(folder, str(os.getpid()) + ".error")
-        with open(place, "w", errors="replace") as file:
-            file.write("".join(lines)[-MOST_CHARACTERS:])
+        try:
+            with open(place, "w", errors="replace") as file:
+                file.write("".join(lines)[-MOST_CHARACTERS:])
+        except OSError:
+            return  # The disk is full, or tpuctl was killed and its folder removed.
 
 
 # Python 2 clears a module that nothing refers to.
