@@ -547,6 +547,38 @@ def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
     assert world.emulator.advance().nodes == {}
 
 
+@pytest.mark.parametrize("on", ["delete_node", "create_node"])
+def test_auto_says_what_may_be_left_and_creates_no_second_tpu(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: str
+) -> None:
+    faults = [{"on": "delete_node", "error": "permission", "every": True}]
+    if on == "create_node":
+        lost = {"error": "unavailable", "every": True}
+        faults = [{"on": on, "after_accept": True, **lost}, {"on": "get_node", **lost}]
+    zones = {zone: {"types": ["v5litepod-1"]} for zone in ("us-central1-a", "us-west4-a")}
+    plan = {"zones": zones, "faults": faults, "kaggle": {"used_hours": 20}}
+    world = kaggle(plan, machines=tmp_path / "machines")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    result = tpuctl("launch", "train.py", "--on", "auto", "--max-usd", "50", "--yes")
+    assert len(world.emulator.advance().nodes) == 1
+    assert result.exit_code != 0
+    said = result.stderr.splitlines()[-1]
+    assert ("tpuctl delete auto-" if on == "delete_node" else "tpuctl list") in said
+
+
+def test_auto_uses_and_deletes_its_tpu_in_whatever_zone_is_set(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zones = {"us-central1-a": {"types": ["v5litepod-1"]}}
+    plan = {"zones": zones, "kaggle": {"used_hours": 20}}
+    world = kaggle(plan, machines=tmp_path / "machines")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    monkeypatch.setenv("TPUCTL_ZONE", "us-west4-a")
+    result = tpuctl("launch", "train.py", "--on", "auto", "--max-usd", "50", "--yes", "--", "5")
+    assert result.exit_code == 5, result.stderr
+    assert world.emulator.advance().nodes == {}
+
+
 def test_an_exit_code_that_is_not_known_is_called_unknown() -> None:
     run = replace(made(HostedRun), name="r", state="ERROR", returncode=None, training=None)
     assert "r is ERROR on Kaggle; the job's exit code: unknown." in str(render_launch(run))
