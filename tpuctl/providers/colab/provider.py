@@ -14,7 +14,7 @@ from tpuctl.cloud.models import Node, shared
 from tpuctl.cloud.plan import CreateOptions, CreatePlan
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Balance, Tpu, Worker, type_facts
-from tpuctl.errors import NotFoundError, TpuctlError, WorkerUnreachableError
+from tpuctl.errors import NotFoundError, TpuctlError, TryAgainError, WorkerUnreachableError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.batch import delete_each, delete_orphans_still, plan_deletions
 from tpuctl.providers.colab import guard
@@ -164,10 +164,11 @@ class Colab:
 
     def list(self, zone: str | None) -> TpuList:
         """List every runtime of the account, also those of a browser, with the balance."""
-        units, runtimes = self._api.units(), self._api.list()
+        # Records first: what is created meanwhile is not in the list, and not gone.
+        units, records, runtimes = self._api.units(), self._records.all(), self._api.list()
         known = {
             found.id if (found := self._interrupted(record)) else record.runtime_id: record
-            for record in self._settled(runtimes)
+            for record in self._settled(records, runtimes)
         }
         tpus = tuple(self._describe(each, known.get(each.id), units) for each in runtimes)
         waiting = [record for record in self._records.all() if record.phase == "intended"]
@@ -192,10 +193,12 @@ class Colab:
             return None
         return find_runtime(self._api, record)
 
-    def _settled(self, runtimes: Sequence[Runtime]) -> tuple[Record, ...]:
+    def _settled(
+        self, records: Sequence[Record], runtimes: Sequence[Runtime]
+    ) -> tuple[Record, ...]:
         """Return our records; forget those whose runtime is gone, restart guards that died."""
         alive = {each.id for each in runtimes}
-        for record in self._records.all():
+        for record in records:
             if record.phase == "running" and record.runtime_id not in alive:
                 self._records.forget(record, TAKEN_AWAY)
             else:
@@ -255,16 +258,26 @@ class Colab:
 
         def was_ours(name: str) -> bool:
             record = self._records.find(name)
+            if record and self._records.is_being_created(name):
+                return False
             if record:
                 self._records.forget(record)
             return record is not None or self.was_deleted(name)
+
+        def missing(name: str) -> TpuctlError:
+            if not self._records.is_being_created(name):
+                return self._not_found(name)
+            text = f"{name} on Colab is being created by another command, and not there yet."
+            return TryAgainError(
+                text, hint=f"Stop that command, or try again: tpuctl delete {name}"
+            )
 
         return plan_deletions(
             names,
             found,
             lambda name: _deletion(found[name]),
             was_ours=was_ours,
-            missing=self._not_found,
+            missing=missing,
         )
 
     def delete(
@@ -274,8 +287,10 @@ class Colab:
         return delete_each(plan, self._delete)
 
     def _delete(self, planned: TpuDeletion) -> TpuDeletion:
-        record = self._records.find(planned.name)
         runtime_id, why = planned.id, "a user deleted it"
+        record = self._records.find(planned.name)
+        if record and record.runtime_id not in ("", runtime_id):
+            record = None  # that of a later runtime of the same name
         if record:
             host = self._reach(replace(record, runtime_id=runtime_id), Login())
             if host.access.shared:
