@@ -212,6 +212,19 @@ def test_a_large_project_goes_as_a_private_data_set_for_as_long_as_its_run(
     assert all(run.data_set is None for run in RunStore().runs(world.client.endpoint.shown))
 
 
+def test_gc_does_not_forget_a_run_that_kaggle_does_not_list_yet(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kaggle()
+    started = tpuctl(*LAUNCH, "--detach", "--json").data
+    with monkeypatch.context() as stale:
+        stale.setattr(KaggleClient, "kernels", lambda client, search: [])
+        tpuctl("gc", "--provider", "kaggle")
+    assert RunStore().find(started["name"])
+    again = tpuctl(*LAUNCH, "--json")
+    assert again.data["name"] == started["name"]
+
+
 def test_a_data_set_that_is_left_goes_with_gc_and_a_part_of_the_output_with_cp(
     kaggle: Kaggles, tpuctl: Tpuctl
 ) -> None:
