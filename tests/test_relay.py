@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +20,27 @@ from tests.kaggle_world import Kaggles
 from tests.kaggle_world import kaggle as kaggle
 from tests.waiting import wait_until
 from tpuctl.clock import ManualClock
-from tpuctl.errors import NotLoggedInError, QuotaExceededError, TpuctlError, UnavailableError
+from tpuctl.errors import (
+    NotLoggedInError,
+    QuotaExceededError,
+    TpuctlError,
+    UnavailableError,
+    WriteError,
+)
 from tpuctl.supervise.messages import WatchResult
+from tpuctl.supervise.models import KnownTpu
 from tpuctl.supervise.plan import WatchOptions, plan_job
-from tpuctl.supervise.relay import End, Go, JobPart, Ledger, LedgerFile, PartEnd, Pause, next_step
+from tpuctl.supervise.relay import (
+    End,
+    Go,
+    JobPart,
+    Ledger,
+    LedgerFile,
+    PartEnd,
+    Pause,
+    next_step,
+    sum_up,
+)
 from tpuctl.supervise.run_parts import Checkpoints, Relay, RelayJob, _concluded
 
 PLACES = ("kaggle:v5litepod-8", "colab:v5litepod-1", "cloud-tpu:v5litepod-8")
@@ -127,6 +145,20 @@ def test_a_part_that_may_still_run_is_not_started_elsewhere(
     else:
         relay.run()
     assert [(part.name, part.end) for part in vars(relay)["_ledger"].legs] == [("n", end)]
+
+
+def test_a_full_disk_does_not_stop_a_job_whose_cost_is_counted(tmp_path: Path) -> None:
+    class Full(LedgerFile):
+        def save(self, ledger: Ledger) -> None:
+            raise WriteError("No space left.")
+
+    job = RelayJob(plan_job(["true"]), (), Checkpoints(tmp_path), WatchOptions())
+    begun = Ledger("x", (JobPart(1, "colab", "v5litepod-1", "n", MORNING),))
+    talk: dict[str, Any] = {"sink": lambda *_: None, "note": lambda _: None}
+    relay = Relay(begun, ("colab:v5litepod-1",), job, store=Full(["x"]), **talk)
+    known = KnownTpu("1", "", MORNING, MORNING + timedelta(hours=2), units_per_hour=3.0)
+    relay._count(known)
+    assert sum_up(relay._ledger, "", None).units == 6.0
 
 
 @pytest.fixture

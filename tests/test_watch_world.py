@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tpuctl.settings import state_dir
 from tpuctl.supervise.actions import CloudActions
 from tpuctl.supervise.models import WatchState
 from tpuctl.supervise.plan import WatchOptions
+from tpuctl.supervise.state import StateFile
 
 pytestmark = pytest.mark.slow
 
@@ -552,3 +554,16 @@ def test_the_rest_of_a_budget_that_pays_for_no_start_creates_nothing(tmp_path: P
         assert world.emulator.advance().nodes == {}
         actions.create(WatchState("w", "t1", recipe, spent_usd=1.0))
         assert len(world.emulator.advance().nodes) == 1
+
+
+def test_a_kill_in_a_long_job_does_not_forget_what_the_tpu_has_cost(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        world.script("sleep 3")
+        world.strikes["before follow"] = 3 * 3600.0
+        world.kills = ["after follow"]
+        with pytest.raises(Killed):
+            world.watch(options=replace(OPTIONS, max_usd=1000.0))
+        saved = StateFile(world.api(), "t1", tmp_path / "watches").load()
+    assert saved
+    assert saved.memory.tpu
+    assert saved.memory.tpu.seen - saved.memory.tpu.created >= timedelta(hours=3)

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -289,7 +290,9 @@ class Relay:
             hours = max(0.0, (known.seen - known.created).total_seconds()) / 3600
             rates = known.units_per_hour, known.usd_per_hour
             units, usd = (None if rate is None else round(rate * hours, 4) for rate in rates)
-            self._keep(replace(part, hours=round(hours, 4), units=units, usd=usd))
+            # A full disk must not stop the job.
+            with suppress(WriteError):
+                self._keep(replace(part, hours=round(hours, 4), units=units, usd=usd))
 
     def _options(self, part: JobPart) -> WatchOptions:
         """Return the options for a part's TPU, with what is left of the budget."""
