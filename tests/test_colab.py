@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,23 @@ def test_a_list_beside_a_create_does_not_forget_the_new_runtime(
     at_request(colab, "get_runtimes", lambda: colab_world.records.save(new))
     assert tpuctl("list", "--provider", "colab").exit_code == 0
     assert colab_world.records.find("t1")
+
+
+def test_a_runtime_that_the_other_control_plane_made_is_neither_forgotten_nor_called_deleted(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world()
+    assert tpuctl(*NO_WAIT).exit_code == 0
+    account = colab.account
+    # Another login may have only the other API, which has another name for the runtime.
+    vars(account)["plan"] = replace(account.plan, has_public_api=False)
+    assert tpuctl("list", "--provider", "colab").exit_code == 0
+    assert colab_world.records.find("t1")
+    assert tpuctl("delete", "t1", "--yes").exit_code != 0
+    assert colab_world.records.find("t1")
+    vars(account)["plan"] = replace(account.plan, has_public_api=True)
+    assert tpuctl("delete", "t1", "--yes").exit_code == 0
+    assert ours(colab) == []
 
 
 def test_a_runtime_that_is_being_created_is_not_called_deleted(

@@ -34,11 +34,21 @@ def open_api(plane: str | None) -> ColabApi:
     return open_control_plane(plane or None)
 
 
+def is_known_to(api: ColabApi, record: Record) -> bool:
+    """Whether a control plane made the runtime: the two have different names for one."""
+    return record.plane in ("", api.plane)
+
+
+def own_plane(api: ColabApi, record: Record) -> ColabApi:
+    """Return the control plane that made a runtime, whichever answers other commands now."""
+    return api if is_known_to(api, record) else open_api(record.plane)
+
+
 def find_runtime(api: ColabApi, record: Record) -> Runtime | None:
     """Find the runtime of a record: by its key until its create was answered, then by its id."""
+    api = own_plane(api, record)
     if record.phase == "intended":
-        own_plane = api if record.plane == api.plane else open_api(record.plane)
-        return own_plane.find(record.key)
+        return api.find(record.key)
     return next((each for each in api.list() if each.id == record.runtime_id), None)
 
 

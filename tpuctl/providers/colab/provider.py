@@ -19,7 +19,7 @@ from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.batch import delete_each, delete_orphans_still, plan_deletions
 from tpuctl.providers.colab import guard
 from tpuctl.providers.colab.api import ColabApi, Runtime, Units, accelerator_for, type_of
-from tpuctl.providers.colab.create import Creation, find_runtime, open_api
+from tpuctl.providers.colab.create import Creation, find_runtime, is_known_to, open_api, own_plane
 from tpuctl.providers.colab.quote import NAME, balance_of, list_offers, plan_runtime
 from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records
 from tpuctl.providers.port import Abilities, HostedPlan, Login, ProviderOffer, Reached
@@ -199,7 +199,8 @@ class Colab:
         """Return our records; forget those whose runtime is gone, restart guards that died."""
         alive = {each.id for each in runtimes}
         for record in records:
-            if record.phase == "running" and record.runtime_id not in alive:
+            is_listed = record.phase == "running" and is_known_to(self._api, record)
+            if is_listed and record.runtime_id not in alive:
                 self._records.forget(record, TAKEN_AWAY)
             else:
                 guard.start_guard(self._records, record.name)
@@ -291,13 +292,14 @@ class Colab:
         record = self._records.find(planned.name)
         if record and record.runtime_id not in ("", runtime_id):
             record = None  # that of a later runtime of the same name
+        api = own_plane(self._api, record) if record else self._api
         if record:
             host = self._reach(replace(record, runtime_id=runtime_id), Login())
             if host.access.shared:
                 host.access.shared.stop(host.hosts[0])
             self._records.expect_end(record, why)
-        self._api.delete(runtime_id)
-        if runtime_id in {each.id for each in self._api.list()}:
+        api.delete(runtime_id)
+        if runtime_id in {each.id for each in api.list()}:
             raise TpuctlError(f"{planned.name} on Colab is still listed after its deletion.")
         if record:
             self._records.forget(record, why)
