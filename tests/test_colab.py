@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,16 @@ from tests.colab_world import ColabWorld
 from tests.colab_world import colab_world as colab_world
 from tests.conftest import Tpuctl
 from tests.waiting import wait_until
+from tpuctl.cloud.create import Choice
+from tpuctl.cloud.plan import CreateOptions
 from tpuctl.emulator.colab._server import Colab
+from tpuctl.errors import StoppedError
+from tpuctl.progress import silent
+from tpuctl.providers.colab.create import Creation, open_api
 from tpuctl.providers.colab.guard import has_guard, next_check_s, start_guard, why_delete
+from tpuctl.providers.colab.provider import Colab as Provider
 from tpuctl.providers.colab.records import TAKEN_AWAY, Record, new_record
+from tpuctl.providers.registry import open_provider
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +225,116 @@ def test_the_guard_deletes_when_the_budget_is_spent(
     wait_until(lambda: not ours(colab))
     spent = 100 - colab.account.balance
     assert 1 <= spent < 3
+
+
+def test_a_budget_is_kept_though_the_rate_could_not_be_read(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    # The first is for the plan, and the second that of the create.
+    fault = {"on": "get_ccu_info", "nth": 2, "status": 403}
+    colab = colab_world({"faults": [fault]}, scale=180)
+    made = tpuctl(*NO_WAIT, "--max-units", "1", "--ttl", "80m")
+    assert colab.account.requests.count("get_ccu_info") >= 2
+    assert made.data["units_per_hour"] is None
+    wait_until(lambda: not ours(colab))
+    assert colab_world.records.why_gone("t1") != "its time to live is over"
+
+
+def test_a_list_beside_a_create_does_not_forget_the_new_runtime(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world()
+    # The answer to this request does not have the runtime yet.
+    new = new_record("t1", "v5litepod-1", created=MORNING, phase="running", runtime_id="new")
+    at_request(colab, "get_runtimes", lambda: colab_world.records.save(new))
+    assert tpuctl("list", "--provider", "colab").exit_code == 0
+    assert colab_world.records.find("t1")
+
+
+def test_a_runtime_that_the_other_control_plane_made_is_neither_forgotten_nor_called_deleted(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world()
+    assert tpuctl(*NO_WAIT).exit_code == 0
+    account = colab.account
+    # Another login may have only the other API, which has another name for the runtime.
+    vars(account)["plan"] = replace(account.plan, has_public_api=False)
+    assert tpuctl("list", "--provider", "colab").exit_code == 0
+    assert colab_world.records.find("t1")
+    assert tpuctl("delete", "t1", "--yes").exit_code != 0
+    assert colab_world.records.find("t1")
+    vars(account)["plan"] = replace(account.plan, has_public_api=True)
+    assert tpuctl("delete", "t1", "--yes").exit_code == 0
+    assert ours(colab) == []
+
+
+def test_a_runtime_that_is_being_created_is_not_called_deleted(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab_world()
+    records = colab_world.records
+    records.save(new_record("t1", "v5litepod-1", created=MORNING))
+    with records.creating("t1"):
+        result = tpuctl("delete", "t1", "--yes", "--json")
+    assert result.exit_code == 3
+    assert "is being created" in result.document["errors"][0]["message"]
+    assert records.find("t1"), "its guard ends without it"
+
+
+def test_an_old_create_that_made_nothing_gives_a_new_one_no_limits(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab = colab_world()
+    day = timedelta(days=1)
+    limits = {"expires": MORNING - day + timedelta(hours=1), "max_units": 1.0}
+    colab_world.records.save(new_record("t1", "v5litepod-1", created=MORNING - day, **limits))
+    assert tpuctl(*NO_WAIT, "--ttl", "2h").exit_code == 0
+    record = colab_world.records.find("t1")
+    assert record
+    assert record.expires
+    assert record.expires > MORNING + timedelta(hours=1)
+    assert len(ours(colab)) == 1
+
+
+def test_a_deletion_that_was_confirmed_late_leaves_a_later_runtime_of_that_name(
+    colab_world: ColabWorld, tpuctl: Tpuctl
+) -> None:
+    colab_world()
+    assert tpuctl(*NO_WAIT).exit_code == 0
+    provider = open_provider("colab")
+    plan = provider.plan_delete(["t1"], None)
+    assert tpuctl("delete", "t1", "--yes").exit_code == 0
+    assert tpuctl(*NO_WAIT).exit_code == 0
+    provider.delete(plan, timeout_s=60, on_progress=silent)
+    assert colab_world.records.find("t1")
+    assert tpuctl("list", "--provider", "colab", "--json").data["tpus"][0]["name"] == "t1"
+
+
+@pytest.mark.parametrize("was_running", [True, False])
+def test_an_interrupted_create_leaves_what_ran_before_and_a_second_ctrl_c_says_so(
+    colab_world: ColabWorld, tpuctl: Tpuctl, was_running: bool
+) -> None:
+    colab = colab_world()
+    if was_running:
+        assert tpuctl(*NO_WAIT).exit_code == 0
+    asked: list[str] = []
+
+    def ask() -> Choice:
+        asked.append("")
+        if was_running:
+            return "cancel"
+        raise KeyboardInterrupt
+
+    def interrupt(record: Record) -> None:
+        raise KeyboardInterrupt
+
+    provider = Provider(None, lambda text: None)
+    plan = provider.plan(CreateOptions("t1", "v5e-1"))
+    creation = Creation(open_api(None), colab_world.records, plan, lambda text: None)
+    with pytest.raises(StoppedError, match="may exist, and uses units"):
+        creation.run(ask, interrupt)
+    assert len(ours(colab)) == 1
+    assert len(asked) == (0 if was_running else 1)
 
 
 def test_a_runtime_that_colab_takes_away_is_said_to_be_gone_there(

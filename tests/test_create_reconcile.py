@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cloud_world import CloudWorld, Worlds
+from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.gc import find_orphans
 from tpuctl.cloud.journal import DELETED, KEEP_CLOSED, Journal, JournalEntry, new_create_id
 from tpuctl.cloud.models import NodeRequest
@@ -163,6 +164,25 @@ def test_one_that_users_were_told_of_wins_over_a_cheaper_one(
     send(here, late)
     assert [zombie.zone for zombie in reconcile(here.api, journal)] == [B]
     assert now(journal, first).phase == "ready"
+
+
+def test_one_that_another_command_finds_in_the_same_moment_is_no_bug(
+    world: Worlds, tmp_path: Path
+) -> None:
+    class Beside(Journal):
+        reads = 0
+
+        def entries(self, api: TpuApi) -> tuple[JournalEntry, ...]:
+            self.reads += 1
+            if self.reads == 2:
+                self.update(late, phase="ready", outcome=FOUND)
+            return super().entries(api)
+
+    here = world(TWO)
+    journal = Beside(tmp_path / "creates")
+    late = intend(here, journal, A, kind="queued", race="r")
+    assert reconcile(here.api, journal) == ()
+    assert now(journal, late).phase == "ready"
 
 
 def test_a_dead_one_wins_no_race(world: Worlds, journal: Journal) -> None:

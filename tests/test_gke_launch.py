@@ -22,6 +22,7 @@ from tpuctl.emulator.kubernetes.pods import finds_names
 from tpuctl.providers.gke.client import JOB_SETS, Cluster, find_context
 from tpuctl.providers.gke.follow import _stamped, _why_ended, exit_of, worker_of
 from tpuctl.providers.gke.manifest import KEY, QUEUE
+from tpuctl.providers.gke.provider import Gke
 from tpuctl.providers.gke.runs import find, run_store, why_suspended
 from tpuctl.start_python import python_command
 
@@ -653,6 +654,23 @@ def test_a_job_in_another_cluster_is_neither_gone_nor_taken_for_one_of_its_name(
     assert again.document["errors"][0]["code"] in ("already_exists", "not_found")
     config.write_text(config.read_text().replace('"namespace": "other"', '"namespace": "default"'))
     assert tpuctl("delete", "nap", "--yes").exit_code == 0
+
+
+def test_gc_beside_a_launch_does_not_call_the_new_job_deleted(
+    cluster: Clusters, tpuctl: Tpuctl
+) -> None:
+    cluster(ONE)
+
+    class Beside(Gke):
+        def _job_sets(self) -> Any:
+            found = super()._job_sets()
+            assert tpuctl(*launch("--detach", "--job", "nap", type="v6e-1")).exit_code == 0
+            return found
+
+    Beside(None, lambda text: None).find_orphans(None)
+    run = run_store().find("nap")
+    assert run
+    assert run.phase == "pushed"
 
 
 def test_another_job_of_the_same_name_is_neither_followed_nor_stopped_nor_deleted(

@@ -212,6 +212,19 @@ def test_a_large_project_goes_as_a_private_data_set_for_as_long_as_its_run(
     assert all(run.data_set is None for run in RunStore().runs(world.client.endpoint.shown))
 
 
+def test_gc_does_not_forget_a_run_that_kaggle_does_not_list_yet(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kaggle()
+    started = tpuctl(*LAUNCH, "--detach", "--json").data
+    with monkeypatch.context() as stale:
+        stale.setattr(KaggleClient, "kernels", lambda client, search: [])
+        tpuctl("gc", "--provider", "kaggle")
+    assert RunStore().find(started["name"])
+    again = tpuctl(*LAUNCH, "--json")
+    assert again.data["name"] == started["name"]
+
+
 def test_a_data_set_that_is_left_goes_with_gc_and_a_part_of_the_output_with_cp(
     kaggle: Kaggles, tpuctl: Tpuctl
 ) -> None:
@@ -544,6 +557,38 @@ def test_auto_goes_on_to_a_cloud_tpu_and_deletes_it(
     assert result.exit_code == 5
     assert "Trying the next offer" in result.stderr
     assert "1 steps" in result.stdout
+    assert world.emulator.advance().nodes == {}
+
+
+@pytest.mark.parametrize("on", ["delete_node", "create_node"])
+def test_auto_says_what_may_be_left_and_creates_no_second_tpu(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: str
+) -> None:
+    faults = [{"on": "delete_node", "error": "permission", "every": True}]
+    if on == "create_node":
+        lost = {"error": "unavailable", "every": True}
+        faults = [{"on": on, "after_accept": True, **lost}, {"on": "get_node", **lost}]
+    zones = {zone: {"types": ["v5litepod-1"]} for zone in ("us-central1-a", "us-west4-a")}
+    plan = {"zones": zones, "faults": faults, "kaggle": {"used_hours": 20}}
+    world = kaggle(plan, machines=tmp_path / "machines")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    result = tpuctl("launch", "train.py", "--on", "auto", "--max-usd", "50", "--yes")
+    assert len(world.emulator.advance().nodes) == 1
+    assert result.exit_code != 0
+    said = result.stderr.splitlines()[-1]
+    assert ("tpuctl delete auto-" if on == "delete_node" else "tpuctl list") in said
+
+
+def test_auto_uses_and_deletes_its_tpu_in_whatever_zone_is_set(
+    kaggle: Kaggles, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zones = {"us-central1-a": {"types": ["v5litepod-1"]}}
+    plan = {"zones": zones, "kaggle": {"used_hours": 20}}
+    world = kaggle(plan, machines=tmp_path / "machines")
+    monkeypatch.setenv("TPUCTL_TPU_ENDPOINT", world.emulator.endpoint)
+    monkeypatch.setenv("TPUCTL_ZONE", "us-west4-a")
+    result = tpuctl("launch", "train.py", "--on", "auto", "--max-usd", "50", "--yes", "--", "5")
+    assert result.exit_code == 5, result.stderr
     assert world.emulator.advance().nodes == {}
 
 

@@ -4,8 +4,9 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,9 +19,29 @@ from tests.conftest import Tpuctl
 from tests.kaggle_world import Kaggles
 from tests.kaggle_world import kaggle as kaggle
 from tests.waiting import wait_until
+from tpuctl.clock import ManualClock
+from tpuctl.errors import (
+    NotLoggedInError,
+    QuotaExceededError,
+    TpuctlError,
+    UnavailableError,
+    WriteError,
+)
 from tpuctl.supervise.messages import WatchResult
-from tpuctl.supervise.relay import End, Go, JobPart, Ledger, PartEnd, Pause, next_step
-from tpuctl.supervise.run_parts import _concluded
+from tpuctl.supervise.models import KnownTpu
+from tpuctl.supervise.plan import WatchOptions, plan_job
+from tpuctl.supervise.relay import (
+    End,
+    Go,
+    JobPart,
+    Ledger,
+    LedgerFile,
+    PartEnd,
+    Pause,
+    next_step,
+    sum_up,
+)
+from tpuctl.supervise.run_parts import Checkpoints, Relay, RelayJob, _concluded
 
 PLACES = ("kaggle:v5litepod-8", "colab:v5litepod-1", "cloud-tpu:v5litepod-8")
 JOB = """\
@@ -83,6 +104,61 @@ def test_a_part_is_done_only_with_its_last_checkpoints_here() -> None:
     gone = _concluded(part, ended, actions)
     assert (gone.end, "last checkpoints" in gone.reason) == ("ended", True)
     assert next_step(Ledger("x", (gone,)), PLACES, max_crashes=2) == Go(1)
+
+
+class Troubled(Relay):
+    """A relay whose first part meets these errors, and then ends."""
+
+    errors: ClassVar[list[TpuctlError]]
+
+    def _run_batch(self, part: JobPart) -> JobPart:
+        if self.errors:
+            raise self.errors.pop(0)
+        return replace(part, end="done")
+
+
+@pytest.mark.parametrize(
+    ("error", "end", "is_raised"),
+    [
+        (UnavailableError("No answer."), "done", False),
+        (QuotaExceededError("No hours."), "refused", False),
+        (NotLoggedInError("No login."), "", True),
+    ],
+)
+def test_a_part_that_may_still_run_is_not_started_elsewhere(
+    error: TpuctlError,
+    end: str,
+    is_raised: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path))
+    job = RelayJob(plan_job(["true"]), (), Checkpoints(tmp_path / "kept"), WatchOptions())
+    begun = Ledger("x", (JobPart(1, "kaggle", "v5litepod-8", "n", MORNING),))
+    store = LedgerFile(["x"])
+    places = ("kaggle:v5litepod-8",)
+    relay = Troubled(begun, places, job, store=store, sink=lambda *_: None, note=lambda _: None)
+    vars(relay).update(_clock=ManualClock(MORNING), errors=[error])
+    if is_raised:
+        with pytest.raises(type(error)):
+            relay.run()
+    else:
+        relay.run()
+    assert [(part.name, part.end) for part in vars(relay)["_ledger"].legs] == [("n", end)]
+
+
+def test_a_full_disk_does_not_stop_a_job_whose_cost_is_counted(tmp_path: Path) -> None:
+    class Full(LedgerFile):
+        def save(self, ledger: Ledger) -> None:
+            raise WriteError("No space left.")
+
+    job = RelayJob(plan_job(["true"]), (), Checkpoints(tmp_path), WatchOptions())
+    begun = Ledger("x", (JobPart(1, "colab", "v5litepod-1", "n", MORNING),))
+    talk: dict[str, Any] = {"sink": lambda *_: None, "note": lambda _: None}
+    relay = Relay(begun, ("colab:v5litepod-1",), job, store=Full(["x"]), **talk)
+    known = KnownTpu("1", "", MORNING, MORNING + timedelta(hours=2), units_per_hour=3.0)
+    relay._count(known)
+    assert sum_up(relay._ledger, "", None).units == 6.0
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,21 @@ from tests.watch_world import LATER_S, OPTIONS, OTHER, ZONE, Killed, WatchWorld,
 from tests.workers import Heard, alive
 from tpuctl.api.watch import watch
 from tpuctl.cloud.clone import clone_options
+from tpuctl.cloud.connect import Cloud
 from tpuctl.cloud.create import create
 from tpuctl.cloud.delete import delete, plan_delete
 from tpuctl.cloud.models import DataDisk
 from tpuctl.cloud.plan import CreateOptions, plan_create
 from tpuctl.codec import to_plain
-from tpuctl.errors import AlreadyExistsError, NotFoundError
+from tpuctl.errors import AlreadyExistsError, LimitPassedError, NotFoundError
 from tpuctl.providers.port import Login
 from tpuctl.remote.keys import key_for_tpus
 from tpuctl.reporters.changes import render_watched
 from tpuctl.settings import state_dir
+from tpuctl.supervise.actions import CloudActions
+from tpuctl.supervise.models import WatchState
 from tpuctl.supervise.plan import WatchOptions
+from tpuctl.supervise.state import StateFile
 
 pytestmark = pytest.mark.slow
 
@@ -536,3 +541,29 @@ def test_a_laptop_that_sleeps_for_an_hour_misses_neither_the_end_nor_a_line(
             assert watching_it.wait(120) == 130
     numbers = [line for line in log.read_text().splitlines() if line.isdecimal()]
     assert numbers == [str(number) for number in range(1, 2001)]
+
+
+def test_the_rest_of_a_budget_that_pays_for_no_start_creates_nothing(tmp_path: Path) -> None:
+    """Each TPU would be deleted before it is ready, and its cost would not even be counted."""
+    with watching(tmp_path) as world:
+        cloud = Cloud(world.api(), world.journal)
+        recipe = CreateOptions("t1", "v5e-8", (ZONE,), max_usd=5.0)
+        actions = CloudActions(cloud, world.login, sink=world.heard, note=world.notes.append)
+        with pytest.raises(LimitPassedError, match="rest of its budget of 5 dollars pays for"):
+            actions.create(WatchState("w", "t1", recipe, spent_usd=4.9))
+        assert world.emulator.advance().nodes == {}
+        actions.create(WatchState("w", "t1", recipe, spent_usd=1.0))
+        assert len(world.emulator.advance().nodes) == 1
+
+
+def test_a_kill_in_a_long_job_does_not_forget_what_the_tpu_has_cost(tmp_path: Path) -> None:
+    with watching(tmp_path) as world:
+        world.script("sleep 3")
+        world.strikes["before follow"] = 3 * 3600.0
+        world.kills = ["after follow"]
+        with pytest.raises(Killed):
+            world.watch(options=replace(OPTIONS, max_usd=1000.0))
+        saved = StateFile(world.api(), "t1", tmp_path / "watches").load()
+    assert saved
+    assert saved.memory.tpu
+    assert saved.memory.tpu.seen - saved.memory.tpu.created >= timedelta(hours=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,10 +210,10 @@ def confirm_paid(plan: AutoPlan, confirm: Callable[[AutoPlan], None]) -> None:
 
 
 def launch_auto(
-    plan: AutoPlan, launch_on: Callable[[str, bool], Any], request: LaunchRequest
+    plan: AutoPlan, launch_on: Callable[[str | Workers, bool], Any], request: LaunchRequest
 ) -> Any:
     """Launch on the first available offer; a TPU is created for the job and deleted."""
-    from tpuctl.api.cloud import delete
+    from tpuctl.cloud.journal import Journal
     from tpuctl.providers.kaggle.provider import Kaggle
 
     note, project = request.note, request.workers.project
@@ -221,6 +221,7 @@ def launch_auto(
         note(reason)
     last: TpuctlError | None = None
     for offer in plan.offers:
+        name = f"auto-{secrets.token_hex(4)}"
         try:
             if offer.provider == KAGGLE:
                 # Nothing is started elsewhere once the run has begun, whatever happens to it.
@@ -228,10 +229,13 @@ def launch_auto(
             elif offer.provider == "colab":
                 return launch_on(f"colab:{offer.accelerator_type}", False)
             else:
-                name = _create_for(offer, request)
+                _create_for(offer, request, name)
         except (StoppedError, UsageError):
             raise
         except TpuctlError as error:
+            if Journal().named(name, None):
+                # It may exist, for example after a lost reply: a second one costs as much again.
+                raise
             note(f"{offer.provider}: {error} Trying the next offer.")
             last = error
             continue
@@ -240,18 +244,17 @@ def launch_auto(
             with _note_on_interrupt(name):
                 return Kaggle(project, note).logs(name, to_end=True, note=note, **talk)
         try:
-            return launch_on(name, False)
+            return launch_on(replace(request.workers, name=name, zone=offer.zone), False)
         finally:
-            delete(name, project=project, on_progress=request.on_progress)
+            _delete_after(offer, request, name)
     assert last
     raise last
 
 
-def _create_for(offer: ProviderOffer, request: LaunchRequest) -> str:
-    """Create the TPU of an offer, which ends at the budget or after half a day; return its name."""
+def _create_for(offer: ProviderOffer, request: LaunchRequest, name: str) -> None:
+    """Create the TPU of an offer, which ends at the budget or after half a day."""
     from tpuctl.api.cloud import create
 
-    name = f"auto-{secrets.token_hex(4)}"
     limit = {"max_usd": request.max_usd} if offer.usd_per_hour else {"ttl_s": AUTO_TTL_S}
     create(
         name,
@@ -263,7 +266,20 @@ def _create_for(offer: ProviderOffer, request: LaunchRequest) -> str:
         on_progress=request.on_progress,
         **limit,
     )
-    return name
+
+
+def _delete_after(offer: ProviderOffer, request: LaunchRequest, name: str) -> None:
+    """Delete the TPU that was created for a job; raises why it may still be there."""
+    from tpuctl.api.cloud import delete
+
+    project, on_progress = request.workers.project, request.on_progress
+    try:
+        done = delete(name, zone=offer.zone, project=project, on_progress=on_progress)
+        if done.failures:
+            raise done.failures[0]
+    except TpuctlError as error:
+        error.hint = f"{name} may still cost money: tpuctl delete {name} --zone {offer.zone}"
+        raise
 
 
 def plan_job(

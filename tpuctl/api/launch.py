@@ -128,12 +128,12 @@ def _launch_anywhere(request: LaunchRequest) -> Launched:
     )  # fmt: skip
     return launch_auto(  # type: ignore[no-any-return]
         plan,
-        lambda name, alone: launch(
+        lambda on, alone: launch(
             request.script,
             request.arguments,
-            on=name,
+            on=on,
             detach=alone,
-            ttl_s=AUTO_TTL_S if colab_type(name) else None,
+            ttl_s=AUTO_TTL_S if isinstance(on, str) and colab_type(on) else None,
             **same,
         ),
         request,

@@ -35,7 +35,8 @@ _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 # The service takes 64; up to four are ours.
 _MAX_LABELS = 60
-_SHORT_TTL_S = 600
+SHORT_TTL_S = 600
+"""A shorter time to live hardly pays: it takes minutes until a TPU is ready."""
 
 _DISK = re.compile(r"projects/[^/,=]+/(zones|regions)/(?P<place>[^/,=]+)/disks/(?P<name>[^/,=]+)")
 _RESERVATION = re.compile(r"(projects/[^/\s]+/reservations/)?[a-z][-a-z0-9]*(/\w+/[-a-z0-9]+)*")
@@ -366,7 +367,7 @@ def offer_warnings(kind: AcceleratorType, offers: Sequence[Offer]) -> tuple[str,
     if unknown := [offer.zone for offer in offers if offer.usd_per_hour is None]:
         notes.append(f"The price of {kind.accelerator_type} in {', '.join(unknown)} is unknown.")
     lives = [offer.ttl_s for offer in offers if offer.ttl_s is not None]
-    if lives and min(lives) < _SHORT_TTL_S:
+    if lives and min(lives) < SHORT_TTL_S:
         notes.append(
             f"The TPU is deleted {format_duration(min(lives))} after the request, and it takes "
             "minutes until it is ready."

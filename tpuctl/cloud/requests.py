@@ -330,7 +330,9 @@ def _winners(
     ready = [entry for entry in known if entry.race and entry.phase == "ready"]
     won = {entry.race: entry.create_id for entry in ready if entry.create_id not in fresh}
     for entry in sorted(ready, key=lambda entry: entry.usd_per_hour or math.inf):
-        if entry.create_id in fresh and not existing[entry.zone][entry.create_id].is_dead:
+        # Another process may have found one that was not there yet when we looked.
+        resource = existing.get(entry.zone, {}).get(entry.create_id)
+        if entry.create_id in fresh and resource and not resource.is_dead:
             won.setdefault(entry.race, entry.create_id)
     return won
 

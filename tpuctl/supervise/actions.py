@@ -13,9 +13,9 @@ from tpuctl.cloud.journal import COLLECTED, DELETED
 from tpuctl.cloud.lookup import Resource, find, read_group, read_optional
 from tpuctl.cloud.models import LABEL_WATCH, Node, QueuedResource
 from tpuctl.cloud.placement import complete_plan
-from tpuctl.cloud.plan import METADATA_SETUP, CreateOptions, plan_create
+from tpuctl.cloud.plan import METADATA_SETUP, SHORT_TTL_S, CreateOptions, CreatePlan, plan_create
 from tpuctl.cloud.tpu import Tpu, known_type
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.errors import LimitPassedError, NotFoundError, TpuctlError
 from tpuctl.progress import silent
 from tpuctl.providers.cloud_tpu import reach_node
 from tpuctl.providers.port import Login as Login
@@ -27,6 +27,7 @@ from tpuctl.settings import state_dir
 from tpuctl.supervise.models import JobSpec, KnownTpu, LaunchJob, TpuObservation, WatchState
 from tpuctl.supervise.observe import observe_tpu, resource_id
 from tpuctl.supervise.worker_actions import WorkerActions
+from tpuctl.units import format_duration
 
 
 class CloudActions(WorkerActions):
@@ -104,6 +105,7 @@ class CloudActions(WorkerActions):
         if recipe.max_usd is not None:
             recipe = replace(recipe, max_usd=recipe.max_usd - state.spent_usd)
         plan = complete_plan(self._api, plan_create(replace(recipe, watch=state.watch)))
+        _check_rest(plan, state)
         attempts: list[ZoneAttempt] = []
         with self._progress() as on_progress:
             result = create(
@@ -153,6 +155,21 @@ class CloudActions(WorkerActions):
 
     def _reach(self) -> Reached:
         return reach_node(self._api, self._node(), self._login)
+
+
+def _check_rest(plan: CreatePlan, state: WatchState) -> None:
+    """Raise LimitPassedError where the rest of a budget ends each TPU before it is ready.
+
+    Without that, one after the other would be created, and cost more than the budget.
+    """
+    lives = [offer.ttl_s for offer in plan.to_try if offer.ttl_s is not None]
+    is_users = state.recipe.ttl_s is not None and state.recipe.ttl_s < SHORT_TTL_S
+    if state.spent_usd and plan.max_usd and lives and max(lives) < SHORT_TTL_S and not is_users:
+        raise LimitPassedError(
+            f"{state.name} is not recreated: the rest of its budget of {state.recipe.max_usd:g} "
+            f"dollars pays for {format_duration(max(lives))}.",
+            hint="To continue, repeat the command with a larger --max-usd.",
+        )
 
 
 @runtime_checkable

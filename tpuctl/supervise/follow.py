@@ -127,13 +127,9 @@ _LAST_WORDS_S = 2.0
 
 @dataclass
 class FollowResult:
-    """How far the logs were read (bytes, by worker), and hung or lost workers.
-
-    `seen` is when the TPU was last seen usable.
-    """
+    """How far the logs were read (bytes, by worker), and hung or lost workers."""
 
     offsets: dict[int, int] = field(default_factory=dict)
-    seen: datetime | None = None
     hung: Silence | None = None
     lost: dict[int, TpuctlError] = field(default_factory=dict)
 

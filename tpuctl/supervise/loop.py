@@ -1,7 +1,9 @@
 """The loop of a watch: observe, decide, save, act, until the job is done."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -56,6 +58,9 @@ def watch(
     return _Watch(actions, state, spec, store, note, show).run(delete_at_end=delete_at_end)
 
 
+COUNT_S = 600.0
+"""Seconds between two records of what a TPU with a budget has cost while its job is followed."""
+
 MakePlan = Callable[..., WatchPlan]
 MakeActions = Callable[..., Any]
 
@@ -95,7 +100,7 @@ class _Watch:
         self._seen = Observation(TpuObservation("unknown"))
         now = self._actions.clock.now
         self._trouble, self._failing, self._coming = (ConditionTimer(now) for _ in range(3))
-        self._said = ""
+        self._said, self._counted = "", now()
 
     def run(self, *, delete_at_end: bool) -> WatchResult:
         while True:
@@ -177,11 +182,24 @@ class _Watch:
             self._spec,
             poll_s=POLL_S,
             give_up_lost=lambda is_lost: self._trouble.seconds(is_lost) >= limit_s,
+            on_seen=self._count_until,
         )
         self._seen = replace(self._seen, workers=None, hung=result.hung)
-        if self._state.tpu and result.seen:
-            # It may be gone by now, and what it cost counts until it was last seen.
-            self._state = replace(self._state, tpu=replace(self._state.tpu, seen=result.seen))
+
+    def _count_until(self, seen: datetime) -> None:
+        """Count what the TPU has cost until it was last seen: it may be gone by the next look.
+
+        With a budget also on disk now and then: a kill must not forget the hours of a long job.
+        """
+        if self._state.tpu is None:
+            return
+        self._state = replace(self._state, tpu=replace(self._state.tpu, seen=seen))
+        is_due = seen - self._counted >= timedelta(seconds=COUNT_S)
+        if is_due and self._state.recipe.max_usd is not None:
+            self._counted = seen
+            # On a full disk the job runs on.
+            with suppress(WriteError):
+                self._store.save(self._state, self._spec)
 
     def _measure(self, *, is_troubled: bool) -> None:
         """Measure for how long the workers have been in trouble, and the job failing."""

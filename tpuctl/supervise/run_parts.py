@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,13 +11,18 @@ from typing import Any
 
 from tpuctl.clock import Clock, WallClock
 from tpuctl.errors import (
+    AlreadyExistsError,
     DeadlineError,
+    MissingExtraError,
+    NoCapacityError,
     NotFoundError,
+    NotLoggedInError,
     QuotaExceededError,
     StoppedError,
     TpuctlError,
     TryAgainError,
     UnavailableError,
+    WriteError,
     WrongStateError,
 )
 from tpuctl.providers.port import Login, Provider
@@ -51,6 +57,7 @@ CHECKPOINTS = "TPUCTL_CHECKPOINTS"
 
 FETCH_S = 60.0
 _MAX_LOST = 5
+_USERS_TURN = (AlreadyExistsError, MissingExtraError, NotLoggedInError, WriteError)
 
 
 @dataclass(frozen=True)
@@ -205,6 +212,7 @@ class Relay:
         self._ledger, self._places, self._job, self._store = ledger, places, job, store
         self._sink, self._note, self._talk = sink, note, talk
         self._clock: Clock = WallClock()
+        self._may_exist = False
 
     def run(self) -> RelayResult:
         """Run part after part until the job is done or given up; costs money."""
@@ -229,15 +237,19 @@ class Relay:
 
     def _run(self, step: Go) -> None:
         name, _, kind = self._places[step.place].partition(":")
+        self._may_exist = self._ledger.open is not None
         try:
             provider = open_provider(name, project=self._job.project, on_warning=self._note)
-            part = self._ledger.open or self._new_part(name, kind, provider)
+            self._clock = getattr(provider, "clock", self._clock)
+            part = self._ledger.open or self._new_part(name, kind)
             self._job.checkpoints.pull()
             is_batch = provider.abilities.reachable == "batch"
             part = self._run_batch(part) if is_batch else self._run_on_workers(provider, part)
         except StoppedError:
             raise
         except TpuctlError as error:
+            if self._may_exist and self._asks_again(name, error):
+                return
             part = self._ledger.open or self._numbered(name, kind, self._clock.now())
             hint = f" {error.hint}" if error.hint else ""
             may_come = isinstance(error, TryAgainError)
@@ -246,15 +258,25 @@ class Relay:
         why = f": {part.reason}" if part.reason else ""
         self._note(f"Part {part.number}, on {part.provider}: {part.end}{why}")
 
+    def _asks_again(self, provider: str, error: TpuctlError) -> bool:
+        """Wait for a provider where the open part may run: elsewhere it would run a second time.
+
+        Raises the error where only the user can help; the same command then resumes the part.
+        """
+        if isinstance(error, _USERS_TURN):
+            raise error
+        if not isinstance(error, TryAgainError) or isinstance(error, NoCapacityError):
+            return False
+        self._note(f"{provider}: {error} Asking again in {format_duration(PAUSE_S)}.")
+        self._clock.sleep(PAUSE_S)
+        return True
+
     def _numbered(self, provider: str, kind: str, now: datetime) -> JobPart:
         number = max((part.number for part in self._ledger.legs), default=0) + 1
         return JobPart(number, provider, kind, f"watch-{self._ledger.id}-{number}", now)
 
-    def _new_part(self, name: str, kind: str, provider: Provider) -> JobPart:
-        self._clock = getattr(provider, "clock", self._clock)
-        part = self._numbered(name, kind, self._clock.now())
-        self._keep(part)
-        return part
+    def _new_part(self, name: str, kind: str) -> JobPart:
+        return self._keep(self._numbered(name, kind, self._clock.now()))
 
     def _keep(self, part: JobPart) -> JobPart:
         self._ledger = self._ledger.with_part(part)
@@ -268,13 +290,16 @@ class Relay:
             hours = max(0.0, (known.seen - known.created).total_seconds()) / 3600
             rates = known.units_per_hour, known.usd_per_hour
             units, usd = (None if rate is None else round(rate * hours, 4) for rate in rates)
-            self._keep(replace(part, hours=round(hours, 4), units=units, usd=usd))
+            # A full disk must not stop the job.
+            with suppress(WriteError):
+                self._keep(replace(part, hours=round(hours, 4), units=units, usd=usd))
 
     def _options(self, part: JobPart) -> WatchOptions:
         """Return the options for a part's TPU, with what is left of the budget."""
         given = replace(self._job.options, accelerator_type=part.accelerator_type)
         if given.max_usd is not None:
-            left = given.max_usd - sum(each.usd or 0.0 for each in self._ledger.legs)
+            others = (each for each in self._ledger.legs if each.number != part.number)
+            left = given.max_usd - sum(each.usd or 0.0 for each in others)
             if left <= 0:
                 raise QuotaExceededError(f"The budget of {given.max_usd:g} dollars is spent.")
             given = replace(given, max_usd=left)
@@ -326,6 +351,7 @@ class Relay:
             )
             planned = plan_run(client, store, batch_job)
             part = self._keep(replace(part, hours_before=client.quota().used_hours))
+            self._may_exist = True
             run = submit(client, store, planned, self._note, name=name)
         ended = follow(client, store, run, sink=self._sink, note=self._note)
         done = finish(client, store, run, ended, on_progress=lambda progress: None)

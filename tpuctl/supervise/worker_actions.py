@@ -144,15 +144,14 @@ class WorkerActions:
         *,
         poll_s: float,
         give_up_lost: Callable[[bool], bool],
+        on_seen: Callable[[datetime], None],
     ) -> FollowResult:
         """Show the job's output until it ends, fails or hangs, or the TPU is no longer usable."""
         assert state.open
         attempt = state.open
         hosts, access = self._workers()
-        seen: datetime | None = None
 
         def is_usable() -> bool:
-            nonlocal seen
             tpu = self.observe(state)
             if tpu.kind == "unknown":
                 # A service that does not answer says nothing about the workers either.
@@ -160,7 +159,7 @@ class WorkerActions:
                 return True
             if tpu.kind != "usable" or tpu.id != attempt.tpu_id or tpu.known is None:
                 return False
-            seen = tpu.known.seen
+            on_seen(tpu.known.seen)  # in another thread
             return True
 
         result = JobFollower(
@@ -177,7 +176,6 @@ class WorkerActions:
             self._note,
         ).follow()
         self._offsets[attempt.job] = result.offsets
-        result.seen = seen
         return result
 
     def show_rest(self, job: str) -> None:

@@ -34,11 +34,21 @@ def open_api(plane: str | None) -> ColabApi:
     return open_control_plane(plane or None)
 
 
+def is_known_to(api: ColabApi, record: Record) -> bool:
+    """Whether a control plane made the runtime: the two have different names for one."""
+    return record.plane in ("", api.plane)
+
+
+def own_plane(api: ColabApi, record: Record) -> ColabApi:
+    """Return the control plane that made a runtime, whichever answers other commands now."""
+    return api if is_known_to(api, record) else open_api(record.plane)
+
+
 def find_runtime(api: ColabApi, record: Record) -> Runtime | None:
     """Find the runtime of a record: by its key until its create was answered, then by its id."""
+    api = own_plane(api, record)
     if record.phase == "intended":
-        own_plane = api if record.plane == api.plane else open_api(record.plane)
-        return own_plane.find(record.key)
+        return api.find(record.key)
     return next((each for each in api.list() if each.id == record.runtime_id), None)
 
 
@@ -57,12 +67,17 @@ class Creation:
         """Create or adopt the runtime, and call `then` with its record."""
         name = self.plan.name
         record = self._resume() or self._intend()
+        was_running = record.phase == "running"
         try:
             runtime = self._request(record)
             record = self.records.find(name) or record
             then(record)
         except (KeyboardInterrupt, SystemExit) as stop:
-            raise self._stopped(record, on_interrupt, stop) from stop
+            # What ran before this command may have jobs; a signal leaves no time for a question.
+            fixed: Choice | None = "leave" if was_running else None
+            if isinstance(stop, SystemExit):
+                fixed = fixed or "cancel"
+            raise self._stopped(record, lambda: fixed or on_interrupt(), stop) from stop
         except UnavailableError as error:
             error.hint = f"{name} may exist: the same command adopts it, or: tpuctl gc"
             raise
@@ -99,7 +114,8 @@ class Creation:
                 hint=f"Choose another name, or first: tpuctl delete {plan.name}",
             )
         found = find_runtime(self.api, record)
-        if found is None and record.phase == "running":
+        is_old = self.api.clock.now() - record.created >= guard.LANDS_WITHIN
+        if found is None and (record.phase == "running" or is_old):
             self.records.forget(record)
             return None
         self.on_warning(f"Resuming an earlier create of {plan.name}, with its limits.")
@@ -122,11 +138,7 @@ class Creation:
                 f"{plan.accelerator_type}: it was deleted.",
                 hint="The same command again later, or another provider: tpuctl offers",
             )
-        rate = plan.units_per_hour
-        with suppress(TpuctlError):
-            after = self.api.units().per_hour
-            if after is not None and record.units_before is not None:
-                rate = round(max(0.0, after - record.units_before), 4) or rate
+        rate = guard.measure_rate(self.api, record) or plan.units_per_hour
         self.records.update(record, phase="running", runtime_id=runtime.id, units_per_hour=rate)
         return runtime
 
@@ -148,20 +160,19 @@ class Creation:
     def _stopped(
         self, record: Record, on_interrupt: Callable[[], Choice], stop: BaseException
     ) -> StoppedError:
-        is_signal = isinstance(stop, SystemExit)
-        choice: Choice = "cancel" if is_signal else on_interrupt()
         name = record.name
-        left = StoppedError(
+        error = StoppedError(
             f"Interrupted; {name} on Colab may exist, and uses units.",
             hint=f"The same command adopts it, or: tpuctl delete {name}",
         )
-        error = left
-        if choice == "cancel":
-            with suppress(TpuctlError):
-                if found := find_runtime(self.api, self.records.find(name) or record):
-                    self.api.delete(found.id)
-                    self.records.forget(record)
-                    error = StoppedError(f"Interrupted; {name} on Colab was deleted.")
-        if is_signal and isinstance(stop.args[0] if stop.args else None, int):
-            error.exit_code = int(stop.args[0])
+        # A second Ctrl-C leaves it.
+        with suppress(TpuctlError, KeyboardInterrupt):
+            if on_interrupt() == "cancel" and (
+                found := find_runtime(self.api, self.records.find(name) or record)
+            ):
+                self.api.delete(found.id)
+                self.records.forget(record)
+                error = StoppedError(f"Interrupted; {name} on Colab was deleted.")
+        if isinstance(stop, SystemExit) and isinstance(stop.code, int):
+            error.exit_code = stop.code
         return error

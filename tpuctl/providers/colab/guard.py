@@ -74,6 +74,15 @@ def units_spent(record: Record, now: datetime) -> float | None:
     return record.units_per_hour * max(0.0, (now - record.created).total_seconds()) / 3600
 
 
+def measure_rate(api: ColabApi, record: Record) -> float | None:
+    """Return the units per hour that a runtime has added to those of the account, if known."""
+    with suppress(TpuctlError):
+        after = api.units().per_hour
+        if after is not None and record.units_before is not None:
+            return round(max(0.0, after - record.units_before), 4) or None
+    return None
+
+
 class Guard:
     """One guard; `job_states` asks for the states of the jobs by name, `fetch` gets the output."""
 
@@ -101,6 +110,8 @@ class Guard:
         if record.runtime_id not in runtimes:
             self._records.forget(record, TAKEN_AWAY)
             return False
+        if record.max_units is not None and record.units_per_hour is None:
+            record = self._with_rate(record)
         states: dict[str, str] = {}
         with suppress(TpuctlError):
             states = self._job_states(record)
@@ -116,6 +127,13 @@ class Guard:
             self._api.keep_alive(record.runtime_id)
             self._kept_alive = now
         return True
+
+    def _with_rate(self, record: Record) -> Record:
+        """Measure what the create could not: without a rate no budget is ever spent."""
+        rate, now = measure_rate(self._api, record), self._records.find(self._name)
+        if rate is None or now is None or now.key != record.key:
+            return record
+        return self._records.update(now, units_per_hour=rate)
 
     def _find_intended(self, record: Record, now: datetime) -> bool:
         """Look for the runtime of a create that has not been answered yet."""

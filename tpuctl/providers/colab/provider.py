@@ -14,12 +14,12 @@ from tpuctl.cloud.models import Node, shared
 from tpuctl.cloud.plan import CreateOptions, CreatePlan
 from tpuctl.cloud.retry import Polling
 from tpuctl.cloud.tpu import Balance, Tpu, Worker, type_facts
-from tpuctl.errors import NotFoundError, TpuctlError, WorkerUnreachableError
+from tpuctl.errors import NotFoundError, TpuctlError, TryAgainError, WorkerUnreachableError
 from tpuctl.progress import OnProgress, Progress
 from tpuctl.providers.batch import delete_each, delete_orphans_still, plan_deletions
 from tpuctl.providers.colab import guard
 from tpuctl.providers.colab.api import ColabApi, Runtime, Units, accelerator_for, type_of
-from tpuctl.providers.colab.create import Creation, find_runtime, open_api
+from tpuctl.providers.colab.create import Creation, find_runtime, is_known_to, open_api, own_plane
 from tpuctl.providers.colab.quote import NAME, balance_of, list_offers, plan_runtime
 from tpuctl.providers.colab.records import TAKEN_AWAY, Record, Records
 from tpuctl.providers.port import Abilities, HostedPlan, Login, ProviderOffer, Reached
@@ -164,10 +164,11 @@ class Colab:
 
     def list(self, zone: str | None) -> TpuList:
         """List every runtime of the account, also those of a browser, with the balance."""
-        units, runtimes = self._api.units(), self._api.list()
+        # Records first: what is created meanwhile is not in the list, and not gone.
+        units, records, runtimes = self._api.units(), self._records.all(), self._api.list()
         known = {
             found.id if (found := self._interrupted(record)) else record.runtime_id: record
-            for record in self._settled(runtimes)
+            for record in self._settled(records, runtimes)
         }
         tpus = tuple(self._describe(each, known.get(each.id), units) for each in runtimes)
         waiting = [record for record in self._records.all() if record.phase == "intended"]
@@ -192,11 +193,14 @@ class Colab:
             return None
         return find_runtime(self._api, record)
 
-    def _settled(self, runtimes: Sequence[Runtime]) -> tuple[Record, ...]:
+    def _settled(
+        self, records: Sequence[Record], runtimes: Sequence[Runtime]
+    ) -> tuple[Record, ...]:
         """Return our records; forget those whose runtime is gone, restart guards that died."""
         alive = {each.id for each in runtimes}
-        for record in self._records.all():
-            if record.phase == "running" and record.runtime_id not in alive:
+        for record in records:
+            is_listed = record.phase == "running" and is_known_to(self._api, record)
+            if is_listed and record.runtime_id not in alive:
                 self._records.forget(record, TAKEN_AWAY)
             else:
                 guard.start_guard(self._records, record.name)
@@ -255,16 +259,26 @@ class Colab:
 
         def was_ours(name: str) -> bool:
             record = self._records.find(name)
+            if record and self._records.is_being_created(name):
+                return False
             if record:
                 self._records.forget(record)
             return record is not None or self.was_deleted(name)
+
+        def missing(name: str) -> TpuctlError:
+            if not self._records.is_being_created(name):
+                return self._not_found(name)
+            text = f"{name} on Colab is being created by another command, and not there yet."
+            return TryAgainError(
+                text, hint=f"Stop that command, or try again: tpuctl delete {name}"
+            )
 
         return plan_deletions(
             names,
             found,
             lambda name: _deletion(found[name]),
             was_ours=was_ours,
-            missing=self._not_found,
+            missing=missing,
         )
 
     def delete(
@@ -274,15 +288,18 @@ class Colab:
         return delete_each(plan, self._delete)
 
     def _delete(self, planned: TpuDeletion) -> TpuDeletion:
-        record = self._records.find(planned.name)
         runtime_id, why = planned.id, "a user deleted it"
+        record = self._records.find(planned.name)
+        if record and record.runtime_id not in ("", runtime_id):
+            record = None  # that of a later runtime of the same name
+        api = own_plane(self._api, record) if record else self._api
         if record:
             host = self._reach(replace(record, runtime_id=runtime_id), Login())
             if host.access.shared:
                 host.access.shared.stop(host.hosts[0])
             self._records.expect_end(record, why)
-        self._api.delete(runtime_id)
-        if runtime_id in {each.id for each in self._api.list()}:
+        api.delete(runtime_id)
+        if runtime_id in {each.id for each in api.list()}:
             raise TpuctlError(f"{planned.name} on Colab is still listed after its deletion.")
         if record:
             self._records.forget(record, why)

@@ -151,8 +151,10 @@ class Gke(BatchProvider):
 
     def find_orphans(self, zone: str | None) -> GcResult:
         """Name jobs that were stopped: only those that have ended are deleted by the cluster."""
+        # Records first: a job that is created meanwhile is not in the list, and not gone.
+        runs = self.store.runs(place_of(self.cluster))
         job_sets = {str(each["metadata"]["name"]): each for each in self._job_sets()}
-        for run in self.store.runs(place_of(self.cluster)):
+        for run in runs:
             if run.phase == "pushed" and run.name not in job_sets:
                 self.store.write(run, phase="deleted")
         text = "{0} on GKE is stopped, and stays until you delete it: tpuctl delete {0}"

@@ -128,7 +128,9 @@ class Kaggle(BatchProvider):
         """Find finished kernels whose output was fetched, and runs that are not followed."""
         kernels, found = self._kernels(), []
         for run in self.store.runs(self.client.endpoint.shown):
-            if run.name not in kernels:
+            # A list may be older than a run, and its search may lag.
+            version = kernels.get(run.name) or self.client.version_of(run.name)
+            if version is None:
                 is_old = self.client.clock.now() - run.asked > _SURELY_MISSING
                 if run.phase != "intended" or (is_old and not self.store.is_followed(run)):
                     if run.data_set is None:
@@ -137,7 +139,7 @@ class Kaggle(BatchProvider):
                     reason = f"its data set {run.data_set} is left"
                     found.append(orphan_of(self._deletion(run.name, None), reason))
                 continue
-            deletion = self._deletion(run.name, kernels[run.name])
+            deletion = self._deletion(run.name, version)
             if deletion.state not in ENDED:
                 if self.store.is_followed(run):
                     continue
