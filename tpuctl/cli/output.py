@@ -16,7 +16,7 @@ import typer
 
 from tpuctl import settings
 from tpuctl.cli.contents import CONTENTS
-from tpuctl.errors import UsageError, WriteError
+from tpuctl.errors import NotFoundError, UsageError, WriteError
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable, printable_json, printable_result, worker_text
 from tpuctl.progress import MESSAGE, Progress
@@ -280,6 +280,9 @@ def _note_error(message: str, hint: str | None, mark: str = "Error: ") -> None:
 
 def fail_system(error: OSError) -> None:
     """Report an error of the system: with stdout, or with a file that no command expected."""
+    if error.errno == errno.ENOENT and _is_current_folder_gone():
+        fail(NotFoundError.code, "The current folder was deleted.", "Change to another: cd ~")
+        return
     if error.errno not in _OF_THE_SYSTEM:
         fail_bug(error)
         return
@@ -295,6 +298,14 @@ def fail_system(error: OSError) -> None:
         fail(WriteError.code, f"Could not write the output: {why}.", hint)
 
 
+def _is_current_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def fail_interrupted() -> None:
     """Report Ctrl-C, and how to continue."""
     fail("interrupted", "Interrupted.", _AFTER_INTERRUPTION.get(_mode.command))
@@ -305,6 +316,7 @@ def fail_usage(error: Exception) -> None:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "tpuctl"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = message.replace(": Value error, ", ": ", 1)  # typer's, from pydantic
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(message)
     else:
