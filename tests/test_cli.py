@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+import tpuctl as library
 from tpuctl import __version__, config, errors
 from tpuctl.cli import app as program
 from tpuctl.cli import output
@@ -218,6 +219,29 @@ def test_a_signal_while_a_class_is_made_is_no_bug() -> None:
     with pytest.raises(SystemExit) as ended:
         program._guarded(run(SystemExit(143)))
     assert ended.value.code == 143
+
+
+def test_in_a_folder_that_was_deleted_the_error_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    output.prepare(["profile", "run"])
+    assert program._guarded(lambda: library.profile.run("pipe.py:make")) == 1
+    assert "The current folder was deleted." in capsys.readouterr().err
+
+
+def test_a_wrong_choice_is_reported_without_a_library_s_prefix(tpuctl) -> None:
+    words = tpuctl("lint", "x.py", "--format", "xml").stderr
+    assert "Invalid value for '--format': 'xml' is not one of 'text'" in words
+
+
+def test_what_fails_from_python_raises_the_public_error() -> None:
+    with pytest.raises(library.TpuctlError) as refused:
+        library.types("v5e8")
+    assert "Did you mean v5e-8?" in (refused.value.hint or "")
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,6 +125,8 @@ def test_a_narrow_terminal_cuts_no_line_that_is_to_be_copied(
     snippet = tpuctl("doctor", "--json").data["recommended"]["snippet"]
     assert any(len(line) > 40 for line in snippet.splitlines())
     assert snippet.rstrip() in tpuctl("doctor").stdout
+    monkeypatch.setenv("COLUMNS", "30")
+    assert "    tpuctl lint --select T105 --diff .\n" in tpuctl("explain", "T105").stdout
 
 
 def test_the_matrix_test_is_told_in_words() -> None:

@@ -56,6 +56,7 @@ def test_the_dead_the_expired_and_the_given_up_are_found_and_the_living_are_not(
     assert {find.name for find in leftovers.found} == {"dead", "expired", "zombie", "spare"}
     assert (leftovers.status, leftovers.exit_code, leftovers.acted) == ("attention", 0, False)
     golden("gc.txt", text_of(leftovers) + "\n")
+    assert "PREE" in text_of(leftovers, 44)
 
 
 def test_gc_deletes_what_it_found_and_says_what_that_freed(world: Worlds, journal: Journal) -> None:

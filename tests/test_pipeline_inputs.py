@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -214,6 +215,9 @@ def test_targets_are_told_apart(tmp_path: Path) -> None:
     assert parse_target(str(odd)).kind == "photos"
     assert parse_target(str(tmp_path / "set")).kind == "shards"
     assert parse_target("pkg.mod:make").function == "make"
+    with pytest.raises(NotFoundError) as refused:
+        parse_target("sh")
+    assert refused.value.hint == f"To profile the program: tpuctl profile run -- {which('sh')}"
     assert parse_target(f"{tmp_path}/train.py:make").place == str(tmp_path / "train.py")
 
 

@@ -52,11 +52,23 @@ def test_the_text_names_the_manifest_and_the_next_command(
     tpuctl: Callable[..., Result],
     photos: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = tpuctl("data", "presize", photos, tmp_path / "out", "--size", "32")
     assert result.exit_code == 0
     assert "Presized 12 of 12 images" in result.words
     assert "Next: tpuctl data verify" in result.words
+    monkeypatch.setenv("COLUMNS", "40")
+    again = tpuctl("data", "presize", photos, tmp_path / "out", "--size", "32")
+    assert f"Next: tpuctl data verify {tmp_path / 'out'}\n" in again.stdout
+
+
+def test_who_gives_the_manifest_learns_to_give_its_folder(
+    tpuctl: Callable[..., Result], photos: Path, tmp_path: Path
+) -> None:
+    tpuctl("data", "presize", photos, tmp_path / "out", "--size", "32")
+    refused = tpuctl("data", "verify", tmp_path / "out" / "manifest.json")
+    assert f"Give its folder: {tmp_path / 'out'}" in refused.stderr
 
 
 def test_every_record_carries_its_label_key_and_sizes(photos: Path, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_a_comparison_says_what_became_better(before: Profile, after: Profile) -
     assert rows["MXU would be idle"].after == pytest.approx(0.004, abs=0.01)
     back = {row.name: row for row in diff(after, before).rows}
     assert back["examples/s"].better is False
+    assert {row.better for row in diff(before, before).rows} == {None}
 
 
 def test_profiles_that_do_not_compare_are_warned_about(before: Profile) -> None:

@@ -594,8 +594,9 @@ def test_a_function_of_a_module_is_measured_and_others_are_refused(
     kept = library.data.cache(make, tmp_path / "kept", elements=4)
     assert isinstance(kept, library.data.CacheResult)
     assert kept.elements == 4
-    with pytest.raises(UsageError, match="process of its own"):
+    with pytest.raises(UsageError, match="process of its own") as refused:
         library.profile.run(lambda: make())
+    assert '"pipeline.py:make"' in (refused.value.hint or "")
     endless: Any = count()
     with pytest.raises(UsageError, match="A count cannot be sent"):
         library.profile.run(endless)

@@ -111,6 +111,8 @@ def test_a_command_that_is_not_there_exits_127(shared: Slice) -> None:
     assert result.exit_code == 127
     assert "could not start 'no-such-command'" in str(result.failures[0])
     assert "The same on workers 1-3." in str(result.failures[0])
+    (as_one,) = run(shared, "echo hi").failures
+    assert as_one.hint == "Give its words one by one, or to a shell: sh -c 'CMD'"
 
 
 def test_a_folder_that_is_not_there_is_named(shared: Slice) -> None:
@@ -356,6 +358,11 @@ def test_workers_are_picked_by_number(wanted: str, found: list[int]) -> None:
 def test_workers_that_are_not_there_are_refused(wanted: str) -> None:
     with pytest.raises(UsageError):
         pick_workers(parse_hosts("a,b,c,d"), wanted)
+
+
+def test_of_one_worker_no_range_is_named() -> None:
+    with pytest.raises(UsageError, match="--worker 3 is out of range: the only worker is 0"):
+        pick_workers(parse_hosts("a"), "3")
 
 
 def test_ranges_are_written_short() -> None:

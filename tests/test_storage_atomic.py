@@ -48,13 +48,19 @@ def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_folder_that_cannot_be_made_names_the_reason(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_names_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="a file, not a folder"):
         ensure_folder(tmp_path / "file" / "below")
     with pytest.raises(WriteError, match="a file with that name exists") as refused:
         ensure_folder(tmp_path / "file")
     assert refused.value.hint == "Choose another path."
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path / "file"))
+    with pytest.raises(WriteError) as refused:
+        ensure_folder(tmp_path / "file" / "ssh")
+    assert refused.value.hint == "Choose another folder: export TPUCTL_STATE_DIR=/FOLDER"
 
 
 def test_only_a_file_is_opened_and_a_pipe_does_not_block(tmp_path: Path) -> None:

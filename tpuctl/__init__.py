@@ -11,7 +11,8 @@ Every command is a function of the same name: `tpuctl create` is `tpuctl.create`
     practice         demo emulator
 
 What they return shows itself: a card in a notebook, the report with print(); `.to_dict()` is the
-data of `--json`, and `.save("result.json")` or `.save("result.html")` writes it.
+data of `--json`, and `.save("result.json")` or `.save("result.html")` writes it. What fails raises
+a `tpuctl.TpuctlError`, whose `.hint` is the next step and `.code` the code of `--json`.
 """
 
 import sys
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from tpuctl.api.workers import ssh as ssh
     from tpuctl.api.workers import stop as stop
     from tpuctl.api.workers import top as top
+    from tpuctl.errors import TpuctlError as TpuctlError
     from tpuctl.notebook.magics import load_ipython_extension as load_ipython_extension
     from tpuctl.providers.gke.manifest import GkeOptions as GkeOptions
     from tpuctl.training.strategies import strategy as strategy

@@ -16,7 +16,8 @@ def pages() -> dict[str, str]:
         "",
         "Every command is a function of the same name, and returns what `--json` prints. In a notebook",
         "a result is a card; `print(result)` is the report, `.to_dict()` the data, `.save(path)` writes",
-        "either. `import tpuctl` loads no framework. For `%tpuctl`, `%%tpuprofile` and `%%tpulint`, see",
+        "either. One that fails raises a `tpuctl.TpuctlError`; its `hint` says what to do next.",
+        "`import tpuctl` loads no framework. For `%tpuctl`, `%%tpuprofile` and `%%tpulint`, see",
         "[in a notebook](../notebooks.md).",
     ]
     parts = [section for name in NAMES for section in _sections(name, getattr(tpuctl, name))]

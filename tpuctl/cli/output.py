@@ -16,7 +16,7 @@ import typer
 
 from tpuctl import settings
 from tpuctl.cli.contents import CONTENTS
-from tpuctl.errors import UsageError, WriteError
+from tpuctl.errors import NotFoundError, UsageError, WriteError
 from tpuctl.outcome import Outcome
 from tpuctl.printable import printable, printable_json, printable_result, worker_text
 from tpuctl.progress import MESSAGE, Progress
@@ -283,6 +283,9 @@ def fail_system(error: OSError) -> None:
     what, why = error.filename or "the output or a temporary file", error.strerror
     message = f"Could not use {what}: {why}."
     hint = "Check the path, its permissions and free space, and run the same command again."
+    if error.errno == errno.ENOENT and _is_current_folder_gone():
+        fail(NotFoundError.code, "The current folder was deleted.", "Change to another: cd ~")
+        return
     if error.errno == errno.ENOENT and str(why).startswith("No usable temporary directory"):
         # Python names the folders: full, read-only or missing ones.
         message = f"{why}."
@@ -300,6 +303,14 @@ def fail_system(error: OSError) -> None:
         fail(WriteError.code, f"Could not write the output: {why}.", hint)
 
 
+def _is_current_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def fail_interrupted() -> None:
     """Report Ctrl-C, and how to continue."""
     fail("interrupted", "Interrupted.", _AFTER_INTERRUPTION.get(_mode.command))
@@ -310,6 +321,7 @@ def fail_usage(error: Exception) -> None:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "tpuctl"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = message.replace(": Value error, ", ": ", 1)  # typer's, from pydantic
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(message)
     else:

@@ -236,6 +236,11 @@ def _not_a_data_set(folder: Path) -> NotFoundError:
             f"The data set in {folder} is not finished.",
             hint="Run the same tpuctl data presize command again; it resumes from there.",
         )
+    if folder.name == MANIFEST:
+        return NotFoundError(
+            f"{folder} is the manifest of a data set.",
+            hint=f"Give its folder: {shlex.quote(str(folder.parent))}",
+        )
     return NotFoundError(
         f"{folder} is not a data set: it has no {MANIFEST}.",
         hint=f"Make one: tpuctl data presize SRC {shlex.quote(str(folder))}",

@@ -97,7 +97,8 @@ def _row(name: str, unit: str, before: float | None, after: float | None, good: 
     if before is None or after is None:
         return Row(name, unit, before, after, None, None)
     ratio = after / before if before else None
-    return Row(name, unit, before, after, ratio, good * (after - before) > 0)
+    better = None if after == before else good * (after - before) > 0
+    return Row(name, unit, before, after, ratio, better)
 
 
 def _side(profile: Profile) -> Side:
@@ -162,7 +163,7 @@ class Limit:
                 f"{self.figure} is unknown for {profile.target}, so {self.text} cannot be checked."
             )
         if _COMPARE[self.sign](found, self.value):
-            return f"{self.figure} is {found:.4g}  for {profile.target}, so {self.text} is true."
+            return f"{self.figure} is {found:.4g} for {profile.target}, so {self.text} is true."
         return None
 
 

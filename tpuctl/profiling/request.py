@@ -1,5 +1,7 @@
 """A request to `profile run`: the TARGET and its options."""
 
+import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -76,7 +78,10 @@ def parse_target(text: str, *, on_progress: OnProgress = silent) -> Target:
             else None
         )
         raise InvalidInputError(f"{text} is a file; profile run takes {SUPPORTED}.", hint=hint)
-    raise NotFoundError(f"Nothing to profile at {text!r}.", hint=f"profile run takes {SUPPORTED}.")
+    hint = f"profile run takes {SUPPORTED}."
+    if program := shutil.which(text):
+        hint = f"To profile the program: tpuctl profile run -- {shlex.quote(program)}"
+    raise NotFoundError(f"Nothing to profile at {text!r}.", hint=hint)
 
 
 def try_alone(target: Target, *, iterate: bool = False) -> str | None:

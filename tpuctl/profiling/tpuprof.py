@@ -33,7 +33,7 @@ def check_place(path: Path) -> None:
         nearest = next(place for place in path.absolute().parents if place.exists())
         if not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        ensure_folder(path.parent)
+        ensure_folder(path.absolute().parent)
 
 
 def load(path: Path) -> Profile:

@@ -256,6 +256,7 @@ class _Refusal:
 
 _REFUSALS: dict[str, tuple[type[TpuctlError], str]] = {
     "no_command": (CommandNotFoundError, "Check the spelling, and that it is installed there."),
+    "no_shell": (CommandNotFoundError, "Give its words one by one, or to a shell: sh -c 'CMD'"),
     "no_folder": (NotFoundError, "Copy the folder there first with tpuctl cp."),
     "no_job": (NotFoundError, "List the jobs: tpuctl logs {target} --list"),
     "job_exists": (AlreadyExistsError, "Choose another name, or leave --job out to get one."),

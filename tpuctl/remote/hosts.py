@@ -113,11 +113,13 @@ def pick_workers(hosts: tuple[Host, ...], wanted: str) -> tuple[Host, ...]:
     spans = parse_workers(wanted)
     if spans is None:
         return hosts
+    last_index = len(hosts) - 1
+    known = f"the workers are 0 to {last_index}" if last_index else "the only worker is 0"
     numbers: set[int] = set()
     for first, last in spans:
         if last < first or last >= len(hosts):
             raise UsageError(
-                f"--worker {wanted} is out of range: the workers are 0 to {len(hosts) - 1}.",
+                f"--worker {wanted} is out of range: {known}.",
                 hint="Use all, or a form like 0,2-3.",
             )
         numbers |= set(range(first, last + 1))

@@ -48,7 +48,7 @@ def render_presized(result: PresizeResult) -> RenderableType:
     parts += [layout.text(f"{one.manifest}: {format_bytes(one.bytes_out)}") for one in result.sizes]
     if not result.dry_run and not result.shards_missing:
         folder = result.manifest.rpartition("/")[0]
-        parts.append(layout.text(f"Next: tpuctl data verify {shlex.quote(folder)}", "dim"))
+        parts.append(layout.command(f"Next: tpuctl data verify {shlex.quote(folder)}"))
     return layout.stack(*parts)
 
 
@@ -104,7 +104,7 @@ def _cached(result: CacheResult) -> RenderableType:
         lines = [f"Cached {done}, in {took}: {result.manifest}", *expected]
     folder = result.manifest.rpartition("/")[0]
     following = f"Next: tpuctl.data.open_cache({folder!r}).epoch(0)"
-    return layout.stack(layout.text("\n".join(lines)), layout.text(following, "dim"))
+    return layout.stack(layout.text("\n".join(lines)), layout.command(following))
 
 
 def _prediction(predicted: Prediction) -> str:
@@ -127,7 +127,7 @@ def _copied(result: CopyResult) -> RenderableType:
         lines.append(f"Deleted to make room: {list_some(result.evicted)}")
     reader = "open_tf_dataset" if result.format == "tfrecord" else "open_batches"
     following = f"Next: tpuctl.data.{reader}({result.address!r}, 64) reads the copy"
-    return layout.stack(layout.text("\n".join(lines)), layout.text(following, "dim"))
+    return layout.stack(layout.text("\n".join(lines)), layout.command(following))
 
 
 def render_service(service: Service) -> str:

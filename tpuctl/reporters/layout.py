@@ -64,11 +64,21 @@ def stack(*parts: RenderableType) -> Group:
 
 
 def indent(*parts: RenderableType) -> Padding:
-    """Move parts two characters to the right."""
+    """Move parts two characters to the right; a command stays whole, which rich would cut."""
     from rich.console import Group
     from rich.padding import Padding
 
-    return Padding(parts[0] if len(parts) == 1 else Group(*parts), (0, 0, 0, 2))
+    class Indented(Padding):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for part in parts:
+                whole = getattr(part, "no_wrap", False)
+                yield command(_indented(str(part))) if whole else Padding(part, (0, 0, 0, 2))
+
+    return Indented(parts[0] if len(parts) == 1 else Group(*parts))
+
+
+def _indented(lines: str) -> str:
+    return "  " + lines.replace("\n", "\n  ")
 
 
 def table(*titles: str, right: Sequence[str] = ()) -> Table:
@@ -82,10 +92,8 @@ def table(*titles: str, right: Sequence[str] = ()) -> Table:
 
 
 def folded_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Lay out a table whose last column is folded at the width of the terminal."""
+    """Lay out a table that is folded at the width of the terminal, the widest column first."""
     made = table(*titles)
-    for column in made.columns[:-1]:
-        column.no_wrap = True
     for row in rows:
         made.add_row(*row)
     return made

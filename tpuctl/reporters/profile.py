@@ -192,7 +192,11 @@ def prediction(advice: Advice) -> str:
 def _advice(advice: Advice) -> RenderableType:
     what = f": {advice.what}{prediction(advice)}"
     first = layout.text("").append(advice.code, "bold").append(what)
-    return layout.indent(first, layout.text(f"→ {advice.change}", "cyan"))
+    change = f"→ {advice.change}"
+    is_command = advice.change.startswith("tpuctl ")
+    return layout.indent(
+        first, layout.command(change) if is_command else layout.text(change, "cyan")
+    )
 
 
 def profile_csv(profile: Profile) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tpuctl.errors import TryAgainError, WriteError
+from tpuctl.errors import InvalidInputError, TryAgainError, WriteError
 
 _REASONS = {
     errno.ENOSPC: "no space left on the disk",
@@ -45,8 +45,19 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             f"Could not write {path}: {reason}.",
             hint=f"Free some space (df -h {path.parent}) and run the same command again."
             if full
-            else "Choose another path.",
+            else _another_place(path),
         ) from error
+
+
+def _another_place(path: Path) -> str:
+    from tpuctl.settings import load_settings  # only after an error
+
+    with suppress(InvalidInputError):
+        chosen = load_settings(quiet=True)
+        for name in ("state_dir", "cache_dir"):
+            if path.is_relative_to(chosen[name] or "/-"):
+                return f"Choose another folder: export TPUCTL_{name.upper()}=/FOLDER"
+    return "Choose another path."
 
 
 def open_own(path: Path, mode: str, *, private: bool = False) -> BinaryIO:

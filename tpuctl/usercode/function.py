@@ -73,7 +73,7 @@ def target_of(target: object) -> str:
         raise UsageError(
             f"The function {name} runs in a process of its own, which cannot import it.",
             hint=f"Write it to a file, such as pipeline.py (%%writefile in a notebook), and pass "
-            f'"pipeline.py:{name}".',
+            f'"pipeline.py:{name if name.isidentifier() else "make"}".',
         )
     return f"{place}:{name}" if "." in place else f"{module.__file__}:{name}"
 

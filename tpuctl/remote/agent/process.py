@@ -63,6 +63,8 @@ def spawn(
         os.waitpid(child, 0)
         code, _, reason = error.decode("utf-8", "replace").partition(" ")
         what = f"start {argv[0]!r}" if code == "no_command" else f"enter the folder {folder!r}"
+        if code == "no_command" and len(argv[0].split()) > 1:
+            code = "no_shell"
         raise Refusal(code, f"could not {what}: {reason}")
     return child
 
