@@ -1,5 +1,6 @@
 """Scripts without any strategy code, on real replicas, and the proof of who worked."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -268,3 +269,37 @@ def test_a_short_last_batch_is_computed_by_every_device_and_announced(
     assert "(70, 2)" in one
     assert "a batch of 6 examples cannot be divided over 4 devices" in told
     assert "cannot be divided" not in quiet
+
+
+ANOTHER_THREAD_GETS_IT = """
+import signal, subprocess, sys, threading
+from functools import partial
+from tpuctl.start_python import signals_passed_on, wait_for
+
+PROGRAM = "import signal; print(flush=True); signal.pause()"
+
+def strike():
+    # When the main thread waits already: only a thread that gets a signal is woken by it.
+    waiting = threading.main_thread().ident
+    while sys._current_frames()[waiting].f_code.co_name != "_wait":
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+start = partial(subprocess.Popen, [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE)
+with signals_passed_on(start) as (program, received):
+    program.stdout.readline()
+    threading.Thread(target=strike).start()
+    print(wait_for(program), received)
+"""
+
+
+def test_a_signal_that_does_not_wake_the_waiting_is_passed_on(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ANOTHER_THREAD_GETS_IT],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    number = int(signal.SIGUSR1)
+    assert done.stdout.split() == [str(-number), f"[{number}]"], done.stderr

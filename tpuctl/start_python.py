@@ -120,6 +120,15 @@ def signals_passed_on(
         signal.raise_signal(ended_by)
 
 
+def wait_for(program: "subprocess.Popen[bytes]") -> int:
+    """Wait for a program that signals are passed on to; returns its exit code.
+
+    Without a time limit, wait() sleeps on through a signal that comes just before it begins, or
+    that another thread gets, until the program ends.
+    """
+    return program.wait(threading.TIMEOUT_MAX)
+
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 

@@ -27,6 +27,7 @@ from tpuctl.start_python import (
     shell_code,
     signals_passed_on,
     stop_process,
+    wait_for,
 )
 from tpuctl.storage.local import open_own, translated_write_errors
 from tpuctl.training.catalog import is_template
@@ -190,7 +191,7 @@ def run_training(
         with signals_passed_on(start) as (child, received):
             try:
                 on_start()
-                returncode = child.wait()
+                returncode = wait_for(child)
             except BaseException:
                 stop_process(child, (signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S))
                 raise
