@@ -44,11 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     token = Path(folder.name, "token")
     token.write_text(EMULATOR_TOKEN)
     os.environ["TPUCTL_TPU_TOKEN_FILE"] = str(token)
-    # A shell's background jobs are deaf to Ctrl-C, nohup's to SIGHUP, and so is all they start.
+    # A shell's background jobs are deaf to Ctrl-C and SIGQUIT, nohup's to SIGHUP, and so is all
+    # that they start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -725,8 +725,9 @@ def test_ctrl_c_reaches_a_program_once_and_it_takes_its_time(tmp_path: Path, mod
 OTHER_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGQUIT)
 # In the background, or with nohup, these signals are ignored.
 HEEDING = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-    "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    "import os, signal as s, sys; "
+    "[s.signal(number, s.SIG_DFL) for number in (s.SIGINT, s.SIGHUP, s.SIGQUIT)]; "
+    "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 

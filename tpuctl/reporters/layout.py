@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 10
 _TERMINAL_COLUMNS = 80
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_LAST_COLUMN = 8
 
 
 class Printable:
@@ -81,20 +82,34 @@ def _indented(lines: str) -> str:
     return "  " + lines.replace("\n", "\n  ")
 
 
-def table(*titles: str, right: Sequence[str] = ()) -> Table:
+def table(*titles: str, right: Sequence[str] = (), kind: type[Table] | None = None) -> Table:
     """Start a table without lines; columns named in `right` are aligned to the right."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    made = (kind or Table)(box=None, pad_edge=False, header_style="bold")
     for title in titles:
         made.add_column(title, justify="right" if title in right else "left", overflow="fold")
     return made
 
 
 def folded_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Lay out a table that is folded at the width of the terminal, the widest column first."""
-    made = table(*titles)
-    for row in rows:
+    """Lay out a table whose last column is folded at the width of the terminal.
+
+    The others stay whole, unless that leaves the last one no room.
+    """
+    from rich.table import Table
+
+    lines = [titles, *rows]
+    whole = sum(2 + max(map(len, column)) for column in [*zip(*lines, strict=True)][:-1])
+
+    class Folded(Table):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for column in self.columns[:-1]:
+                column.no_wrap = whole + _LAST_COLUMN <= options.max_width
+            yield from super().__rich_console__(console, options)
+
+    made = table(*titles, kind=Folded)
+    for row in lines[1:]:
         made.add_row(*row)
     return made
 
