@@ -206,6 +206,17 @@ def test_the_zone_that_is_set_is_the_zone_that_is_listed(
     assert names == [{"t2"}, {"t1", "t2"}, {"t1", "t2"}, {"t1"}]
 
 
+def test_auto_looks_in_every_zone_and_deletes_all_of_none(
+    world: Worlds, tpuctl: Tpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(world(), "t1")
+    monkeypatch.setenv("TPUCTL_ZONE", "auto")
+    assert [tpu["name"] for tpu in tpuctl("list", "--json").data["tpus"]] == ["t1"]
+    assert tpuctl("show", "t1", "--zone", "auto").exit_code == 0
+    refused = tpuctl("delete", "--all", "--yes")
+    assert (refused.exit_code, "--zone -" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "../t1", "t1 ", "t1\n", "?x=1", "é"])
 def test_a_name_that_none_can_bear_is_refused_without_a_request(
     world: Worlds, tpuctl: Tpuctl, name: str

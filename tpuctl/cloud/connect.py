@@ -8,7 +8,7 @@ from tpuctl.clock import Clock, SteadyClock
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.endpoint import GOOGLE, PRACTICE_PROJECT, Endpoint, parse_endpoint, quietly
 from tpuctl.cloud.journal import Journal
-from tpuctl.cloud.models import ALL_ZONES
+from tpuctl.cloud.models import ALL_ZONES, AUTO_ZONE
 from tpuctl.cloud.requests import reconcile, zombie_warning
 from tpuctl.cloud.retry import load_request_limits, with_retries
 from tpuctl.cloud.service_clock import ServiceClock
@@ -66,10 +66,11 @@ def control_plane_is_set(control_plane: str) -> bool:
 
 
 def chosen_zone(zone: str | None, *, all_zones: bool = False) -> str | None:
-    """Return the given zone or the one from the settings; None means all zones."""
+    """Return the given zone or the one from the settings; None means all zones, as does auto."""
     if all_zones or zone == ALL_ZONES:
         return None
-    return load_settings({"zone": zone})["zone"]
+    chosen: str | None = load_settings({"zone": zone})["zone"]
+    return None if chosen == AUTO_ZONE else chosen
 
 
 def zone_to_delete_in(zone: str | None, *, everything: bool) -> str | None:
@@ -79,6 +80,8 @@ def zone_to_delete_in(zone: str | None, *, everything: bool) -> str | None:
     """
     settings = load_settings({"zone": zone})
     chosen, source = settings["zone"], settings.source_of("zone")
+    if everything and chosen == AUTO_ZONE:
+        raise UsageError("--all needs a zone, not auto.", hint="For all zones: --zone -")
     if zone or source != settings.project_file:
         return chosen_zone(zone)
     if everything:

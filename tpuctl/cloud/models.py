@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 ALL_ZONES = "-"
 """The zone name that means all zones in a list request."""
+AUTO_ZONE = "auto"
+"""The zone name that means every zone that has the type."""
 
 INCOMPLETE = "INCOMPLETE"
 """The state of a slice of which only the workload policy or the template exists."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuctl.cloud.api import TpuApi
 from tpuctl.cloud.lookup import ZONES_AT_ONCE, attempt, attempt_all, find
-from tpuctl.cloud.models import Quota, region_of
+from tpuctl.cloud.models import AUTO_ZONE, Quota, region_of
 from tpuctl.cloud.plan import CreatePlan, Offer, offer_in, offer_warnings
 from tpuctl.cloud.quotas import chips_allowed
 from tpuctl.codec import load_facts
@@ -20,9 +20,6 @@ from tpuctl.runtime.live import live_machine
 from tpuctl.runtime.machine import Machine
 from tpuctl.settings import load_settings
 from tpuctl.units import format_usd
-
-AUTO = "auto"
-"""The zone name that means every zone that has the type."""
 
 _EGRESS = Path(__file__).parent / "data" / "egress.json"
 _TIB_IN_GIB = 1024
@@ -48,7 +45,7 @@ def resolve_zones(zone: str | Sequence[str] | None) -> tuple[str, ...]:
             "No zone: --zone is not given, and no zone is set.",
             hint="--zone auto tries every zone that has the type; or: export TPUCTL_ZONE=Z",
         )
-    return () if chosen == AUTO else (chosen,)
+    return () if chosen == AUTO_ZONE else (chosen,)
 
 
 def complete_plan(api: TpuApi, plan: CreatePlan) -> CreatePlan:

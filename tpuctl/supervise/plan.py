@@ -9,14 +9,14 @@ from typing import Any
 from tpuctl.cloud.clone import clone_options
 from tpuctl.cloud.connect import Cloud, chosen_zone
 from tpuctl.cloud.lookup import Resource, find
-from tpuctl.cloud.models import Node, QueuedResource, shared
-from tpuctl.cloud.placement import AUTO
+from tpuctl.cloud.models import AUTO_ZONE, Node, QueuedResource, shared
 from tpuctl.cloud.plan import CreateOptions, plan_create, why_disks_elsewhere
 from tpuctl.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UsageError
 from tpuctl.hardware.compute_engine import list_price, model_of
 from tpuctl.outcome import Outcome
 from tpuctl.remote.fleet import require_extra
 from tpuctl.remote.run import plan_command
+from tpuctl.settings import load_settings
 from tpuctl.supervise.actions import Supervised, find_tpu
 from tpuctl.supervise.models import JobSpec, WatchState
 from tpuctl.supervise.state import StateFile, job_digest
@@ -57,9 +57,9 @@ def resolve_watch_zones(
     """Return the zone to look for the TPU in, and the zones to create it in (None: the same)."""
     if zone is not None and not isinstance(zone, str):
         return None, tuple(zone)
-    chosen = chosen_zone(zone)
-    if chosen == AUTO:
+    if load_settings({"zone": zone})["zone"] == AUTO_ZONE:
         return None, ()
+    chosen = chosen_zone(zone)
     return chosen, (chosen,) if chosen else None
 
 
