@@ -137,6 +137,13 @@ def test_a_notebook_is_recognised_in_a_pipe(tpuctl: Callable[..., Any], tmp_path
         assert tpuctl("explain", "-", "--json", input=written).data["matches"][0]["code"] == "F53"
 
 
+def test_a_log_in_json_that_begins_like_a_notebook_is_read_as_text(
+    tpuctl: Callable[..., Any],
+) -> None:
+    log = json.dumps({"metadata": {"pod": "a"}, "message": "Expected 8 worker addresses, got 1."})
+    assert tpuctl("explain", "-", "--json", input=log).data["matches"][0]["code"] == "F53"
+
+
 def test_a_log_without_text_and_a_folder_are_errors(
     tpuctl: Callable[..., Any], tmp_path: Path
 ) -> None:

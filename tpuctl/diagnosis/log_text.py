@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -66,11 +66,15 @@ def read_file(path: Path) -> Iterator[str]:
 
 
 def read_stream(raw: BinaryIO, name: str) -> Iterator[str]:
-    """Read a log in pieces, also a compressed one, or what begins like a notebook."""
+    """Read a log in pieces, also a compressed one, or the error outputs of a notebook."""
     stream = raw if isinstance(raw, BufferedReader) else BufferedReader(raw)  # type: ignore[type-var]
     if _NOTEBOOK.match(stream.peek(_BEGINNING)):
-        yield notebook_errors(stream, name)
-        return
+        start = stream.read(_LARGEST_NOTEBOOK)
+        try:
+            text = notebook_errors(BytesIO(start), name)
+        except InvalidInputError:  # a log in JSON may begin alike
+            text = start.decode(errors="replace")
+        yield text
     if stream.peek(2)[:2] != b"\x1f\x8b":
         yield from read_pieces(stream)
         return
