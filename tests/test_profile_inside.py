@@ -1,6 +1,7 @@
 """`with tpuctl.profile() as p:` in a program of one's own, and what `profile watch` prints."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -49,13 +50,14 @@ def test_a_loop_of_ones_own_is_profiled_inside_a_with(tmp_path: Path) -> None:
         result = p.result
         stage = max(result.stages, key=lambda each: each.active_ms_per_example)
         print(json.dumps([result.verdict, result.kind, result.batch_size, stage.name,
-                          result.input_wait_fraction]))
+                          result.input_wait_fraction, result.reasons]))
         """
-    verdict, kind, batch, stage, wait = up_to_three_times(
+    verdict, kind, batch, stage, wait, reasons = up_to_three_times(
         lambda: json.loads(in_a_process(body, tmp_path)), lambda seen: seen[0] == "io"
     )
     # Beside much else, the time that it waits for a processor may hide what it waits for.
-    assert verdict in ("io", "unknown")
+    is_disturbed = re.search("too much to know why|other processes are idle", " ".join(reasons))
+    assert verdict == "io" or (verdict == "unknown" and is_disturbed)
     assert (kind, batch, stage) == ("iterable", 8, "fetch")
     assert 0.5 < wait < 0.95
 
