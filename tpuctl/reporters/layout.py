@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 10
 _TERMINAL_COLUMNS = 80
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+# The last column of a table is not folded into fewer characters to keep the others whole.
 _LAST_COLUMN = 8
 
 

@@ -57,9 +57,9 @@ def resolve_watch_zones(
     """Return the zone to look for the TPU in, and the zones to create it in (None: the same)."""
     if zone is not None and not isinstance(zone, str):
         return None, tuple(zone)
-    if load_settings({"zone": zone})["zone"] == AUTO_ZONE:
-        return None, ()
     chosen = chosen_zone(zone)
+    if chosen is None and load_settings({"zone": zone})["zone"] == AUTO_ZONE:
+        return None, ()
     return chosen, (chosen,) if chosen else None
 
 
