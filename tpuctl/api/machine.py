@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from dataclasses import replace
@@ -94,9 +95,9 @@ def explain(*text: str | BaseException) -> Explanation:
             raise _empty(words)
         return found
     if all(_is_path(word) and Path(word).is_dir() for word in words):
-        folder = words[0]
+        logs_there = f"{shlex.quote(words[0])}/*.log"
         raise InvalidInputError(
-            f"{folder} is a folder.", hint=f"Pass the logs in it: tpuctl explain {folder}/*.log"
+            f"{words[0]} is a folder.", hint=f"Pass the logs in it: tpuctl explain {logs_there}"
         )
     if all(word == "-" or _is_file(word) or looks_like_file(word) for word in words):
         missing = next(word for word in words if word != "-" and not _is_file(word))
