@@ -207,6 +207,13 @@ def test_stop_ends_the_whole_session_and_kills_what_ignores_it(own: Slice) -> No
     assert [worker.was for worker in again.workers] == ["stopped", "stopped"]
 
 
+def test_stop_without_a_name_ends_the_job_that_is_running(own: Slice) -> None:
+    running = start(own, "sleep", "600")
+    start(own, "true", job="later")
+    follow(own, Heard(), job="later")
+    assert stop_job(own.hosts, own.access).job == running.job
+
+
 def test_a_process_that_has_got_the_jobs_old_id_is_left_alone(own: Slice) -> None:
     start(own, "true")
     follow(own, Heard())

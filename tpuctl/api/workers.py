@@ -262,7 +262,10 @@ def jobs(where: str | Workers) -> Jobs:
 
 
 def stop(where: str | Workers, *, job: str | None = None, grace_s: float = 10.0) -> StoppedJob:
-    """Stop a job, by default the newest, and all its processes: TERM, then KILL after `grace_s`."""
+    """Stop a job and all its processes: TERM, then KILL after `grace_s`.
+
+    The default is the newest job that is running.
+    """
     from tpuctl.remote.jobs import check_job, stop_job
 
     check_job(job)

@@ -199,6 +199,8 @@ def logs(
 def stop(where: Workers, job: Job = None, grace: Grace = 10.0) -> None:
     """Stop a detached job on every worker.
 
+    Without --job it is the newest job that is running.
+
     Examples:
         tpuctl stop my-tpu
         tpuctl stop my-tpu --job train --grace 60s

@@ -216,12 +216,12 @@ def stop_job(
     job: str | None = None,
     grace_s: float = STOP_GRACE_S,
 ) -> StoppedJob:
-    """End a job (default: the newest) with all its processes: TERM, and KILL after `grace_s`."""
+    """End a job (default: the newest that runs) and all its processes: TERM, then KILL."""
     check_job(job)
 
     async def stop_on_all() -> tuple[str | None, Answers[StoppedWorker]]:
         async with open_fleet(hosts, access) as fleet:
-            name = await find_job(fleet, job)
+            name = await find_job(fleet, job, prefer=RUNNING)
             return name, await fleet.each(lambda each: _stop_on(each, name, grace_s))
 
     name, answers = run_async(stop_on_all())
@@ -248,13 +248,14 @@ async def _stop_on(connection: Connection, job: str | None, grace_s: float) -> S
     )
 
 
-async def find_job(fleet: Fleet, job: str | None) -> str | None:
-    """Return the given job's name, or that of the newest job on any of the workers."""
+async def find_job(fleet: Fleet, job: str | None, prefer: str = "") -> str | None:
+    """Return the given job's name, or that of the newest on any worker, in state `prefer` first."""
     if job is not None:
         return job
     answers = await fleet.each(jobs_of)
     known = [entry for a in answers if not isinstance(a, TpuctlError) for entry in a]
-    return max(known, key=lambda entry: entry.started_s).job if known else None
+    newest = max(known, key=lambda each: (each.state == prefer, each.started_s), default=None)
+    return newest.job if newest else None
 
 
 async def jobs_of(connection: Connection) -> tuple[JobRecord, ...]:
