@@ -1,9 +1,10 @@
 """Measurements of pipelines that never ran, built for a known verdict, and targets to open."""
 
 import importlib
+import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -194,6 +195,12 @@ def up_to_three_times(
         if is_clear(measured := take()):
             return measured
     return take()
+
+
+def is_io_or_disturbed(verdict: str, reasons: Iterable[str]) -> bool:
+    """Whether a pipeline is found to wait for data, or neighbours hide what it waits for."""
+    is_disturbed = re.search("too much to know why|other processes are idle", " ".join(reasons))
+    return verdict == "io" or (verdict == "unknown" and is_disturbed is not None)
 
 
 def take_two_batches(place: str, monkeypatch: pytest.MonkeyPatch) -> int:
