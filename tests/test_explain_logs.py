@@ -235,7 +235,20 @@ def test_no_pattern_is_slow_on_text_that_almost_matches_it() -> None:
     assert slow == []
 
 
-@pytest.mark.parametrize("piece", ["x", "Expected ", "Ran out of memory in ", "[0] ", "\x1b[", "{"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "x",
+        "Expected ",
+        "Ran out of memory in ",
+        "[0] ",
+        "\x1b[",
+        "{",
+        "&#3",
+        "b'\\n",
+        '{"msg": "\\',
+    ],
+)
 def test_a_line_of_a_megabyte_takes_linear_time(piece: str) -> None:
     def seconds(size: int) -> float:
         text = piece * (size // len(piece))

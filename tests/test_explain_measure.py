@@ -1,6 +1,7 @@
 """How often `explain` is right on error texts that no rule was written from."""
 
 import hashlib
+import html
 import json
 import re
 from collections import Counter, defaultdict
@@ -319,6 +320,41 @@ def test_the_halves_stay_as_they_were_split() -> None:
     assert is_in_seen_half("pytorch/xla#7138")
     assert not is_in_seen_half("pytorch/xla#6426")
     assert is_in_seen_half("pytorch/xla#9524")
+
+
+def _each_line(form: str) -> Callable[[str], str]:
+    return lambda text: "\n".join(form.format(line) for line in text.split("\n"))
+
+
+def _at_80_columns(text: str) -> str:
+    lines = ([line[at : at + 80] for at in range(0, len(line), 80)] for line in text.split("\n"))
+    return "\n".join("\n".join(parts) for parts in lines)
+
+
+START = """\
+2026-11-03 10:00:01.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow \
+binary is optimized to use available CPU instructions in performance-critical operations.
+I0000 00:00:1762164001.123456    1234 cuda_dnn.cc:529] Loaded
+/usr/lib/python3.12/site-packages/jax/_src/xla_bridge.py:119: UserWarning: foo is deprecated
+  warnings.warn(
+step 1 loss 4.56
+"""
+LAYOUTS: dict[str, Callable[[str], str]] = {
+    "logger": _each_line("2026-11-03T10:00:12.345Z {}"),
+    "quoted": _each_line("> {}"),
+    "terminal": _at_80_columns,
+    "html": html.escape,
+    "json": lambda text: json.dumps({"severity": "ERROR", "message": text}),
+    "repr": lambda text: f"stderr: {text.encode()!r}",
+    "log": lambda text: f"{START}{text}\nmake: *** [train] Error 1\n",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_how_a_text_was_logged_or_copied_hardly_ever_changes_the_answer(layout: str) -> None:
+    right = [case for case in cases() if verdict(case, answer(case.text)) == "right"][::3]
+    other = [case for case in right if verdict(case, first(LAYOUTS[layout](case.text))) != "right"]
+    assert len(other) <= 0.015 * len(right)
 
 
 def test_no_text_about_a_small_memory_is_told_to_reduce_the_batch() -> None:

@@ -39,7 +39,10 @@ _PREFIX = re.compile(
     r"(?:Bad StatusOr access: |Unable to initialize backend '\w+': |[A-Z_]{6,20}: )*"
 )
 _SUFFIX = " (set JAX_PLATFORMS="
-_NOTICE = re.compile(r"[IW]\d{4} |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ")
+_NOTICE = re.compile(
+    r"[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] |.{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: "
+)
+_GOES_ON = re.compile(r".{0,60}\b(?:INFO|WARNING|DEBUG)\b|.{0,200}Warning: ")
 _FRAME = re.compile(r'\s*File "')
 _COMMAND = re.compile(
     r"(?:[$>+!%#] ?)?(?:sudo |[A-Z_]+=\S+ )*(?:python3?|gcloud|kubectl|docker|pip3?|vllm) [-\w]"
@@ -66,8 +69,8 @@ def is_raised(line: str) -> bool:
 def is_outside_message(lines: Sequence[str], at: int) -> bool:
     """Whether a line is a frame of a traceback, its source, a notice of a log, or a command."""
     around = lines[max(0, at - 1) : at + 1]
-    is_aside = any(map(_NOTICE.match, around)) or any(map(_FRAME.match, around))
-    return is_aside or _COMMAND.match(lines[at]) is not None
+    is_aside = any(map(_GOES_ON.match, around)) or any(map(_FRAME.match, around))
+    return is_aside or any(kind.match(lines[at]) is not None for kind in (_NOTICE, _COMMAND))
 
 
 def without_notices(lines: Sequence[str]) -> Sequence[str]:

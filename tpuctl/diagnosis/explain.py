@@ -261,12 +261,18 @@ def _outranks_exception(hit: Hit) -> bool:
 
 def _rank(hit: Hit, log: WorkerLog | None, machine: SourceMachine | None) -> tuple[object, ...]:
     is_first = log is not None and log.first.code == hit.failure.code
+    kind = hit.failure.kind
+    is_notice = kind == "warning" or (kind == "unsure" and hit.in_notice)
+    # Programs print notes when they start; the last one is the nearest to what is asked.
+    is_note = is_notice and (kind == "unsure" or hit.failure.severity == "note")
     return (
         not is_first,
         hit.aside,
-        KINDS.index(hit.failure.kind),
+        KINDS.index("warning" if is_notice else kind),
         not (machine and _at(hit.failure, machine)),
-        -hit.pattern.weight,
+        is_note,
+        -hit.line if is_note else -hit.pattern.weight,
+        KINDS.index(kind),
         hit.line,
         hit.failure.code,
     )

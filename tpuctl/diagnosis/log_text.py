@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import html
 import json
 import re
 import zlib
@@ -19,6 +20,16 @@ _LARGEST_NOTEBOOK = 256 << 20
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"\s*:')
 _BEGINNING = 512
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][AB0])")
+_ENTITY = re.compile(r"&(?:#x?[0-9a-fA-F]{1,6}|quot|apos|amp|lt|gt|nbsp);")
+# A message in a line of JSON, and the repr of a text.
+_JSON = re.compile(
+    r'("(?:textPayload|message|msg|log|error|stderr|stdout|traceback)": *")((?:[^"\\]|\\.)+)"'
+)
+_REPR = re.compile(r"""(\bb)?(["'])((?:(?!\2)[^\\]|\\.)*)\2""")
+# A shorter one is rather code in a traceback.
+_SHORT_REPR = 40
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))")
+_ESCAPED = {"n": "\n", "r": "\n", "t": "\t", "b": "", "f": ""}
 # `tpuctl logs`, torchrun, xla_dist, Ray and vLLM, `kubectl logs --prefix`, "worker 3: ", mpirun,
 # addresses and names of TPU hosts, Docker Compose.
 _WORKER = re.compile(
@@ -133,11 +144,42 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
+        if "&" in text:
+            text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
         *lines, last = text.split("\n")
         for line in lines:
             yield number, line
             number += 1
         yield number, last
+
+
+def unfold(line: str) -> list[str]:
+    """Return the lines of a text that a line holds in JSON or as the repr of a string or bytes."""
+    if '": "' in line or '":"' in line:
+        line = _JSON.sub(lambda found: f'{found[1]}\n{_unescape(found[2])}\n"', line)
+    if "\\n" in line or "b'" in line or 'b"' in line:
+        line = _REPR.sub(_unfold_repr, line)
+    return line.split("\n")
+
+
+def _unfold_repr(found: re.Match[str]) -> str:
+    is_message = found[1] or ("\\n" in found[3] and len(found[3]) >= _SHORT_REPR)
+    return f"\n{_unescape(found[3])}\n" if is_message else found[0]
+
+
+def _unescape(text: str) -> str:
+    text = _ESCAPE.sub(
+        lambda found: (
+            chr(int(found[1] or found[2], 16))
+            if found[1] or found[2]
+            else _ESCAPED.get(found[3], found[3])
+        ),
+        text,
+    )
+    try:  # the bytes of UTF-8
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
 
 
 def worker_of(line: str) -> tuple[str | None, str]:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 # Quotes differ between versions and shells, so they are ignored.
 _QUOTE_MARKS = "'\"’‘“”`*"
-_QUOTES = str.maketrans(dict.fromkeys(_QUOTE_MARKS))
+# Copies from web pages may have invisible characters.
+_QUOTES = str.maketrans(dict.fromkeys(f"{_QUOTE_MARKS}\u200b\ufeff\u00ad"))
 _GAP = re.compile(r"…|\{(\w+\+?)\}")
 _TOKEN = re.compile(r"\w{3,}")
 _NAME_GOES_ON = re.compile(r"\w|[.-]\w")
@@ -22,6 +23,8 @@ _FIRST_WORD, _LAST_WORD = re.compile(r"\S{1,120}"), re.compile(r"\S{1,120}$")
 _AROUND_A_WORD = ".,;:!?()[]<>"
 # The largest gap between pieces of a pattern: a wrapped message, not two unrelated ones.
 _FAR, _WORD = 400, 120
+# Widths of terminals: the common ones, and the limits of others.
+_TERMINALS, _NARROWEST, _WIDEST = (80, 100, 120), 40, 250
 # All that a shell prints of a process that SIGKILL ended: no message to match by its words.
 _KILLED = {"Killed", "Killed: 9"}
 
@@ -37,23 +40,38 @@ class Found(NamedTuple):
 class Plain:
     """Lines joined by single spaces, without quotes, since logs differ in wrapping and quotes."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], width: int = 0) -> None:
         rows = (" ".join(line.translate(_QUOTES).split()) for line in lines)
         kept = [
-            (index, "Killed (9)" if row in _KILLED else row)
+            (index, ("Killed (9)" if row in _KILLED else row) + _end_of(lines, index, width))
             for index, row in enumerate(rows)
             if row
         ]
-        self.text = " ".join(row for _, row in kept)
+        self.text = "".join(row for _, row in kept).rstrip()
         lower = self.text.lower()
         # Lower-casing lengthens a few letters; positions must stay the same in both.
         self.lower = lower if len(lower) == len(self.text) else self.text.translate(_ASCII_LOWER)
         self._lines = [index for index, _ in kept]
-        self._starts = list(accumulate((len(row) + 1 for _, row in kept), initial=0))
+        self._starts = list(accumulate((len(row) for _, row in kept), initial=0))
 
     def line_at(self, position: int) -> int:
         """Return the index of the line at a position."""
         return self._lines[bisect_right(self._starts, position) - 1]
+
+
+def wrapped_at(lines: Sequence[str]) -> int:
+    """Return the width at which a terminal seems to have broken the lines, or 0."""
+    width = max(map(len, lines), default=0)
+    broken = [at for at in range(len(lines)) if _end_of(lines, at, width) == ""]
+    is_likely = len(broken) > 1 or width in _TERMINALS
+    return width if broken and is_likely and _NARROWEST <= width <= _WIDEST else 0
+
+
+def _end_of(lines: Sequence[str], at: int, width: int) -> str:
+    """Return what separates a line from the next one: nothing if both are parts of a word."""
+    line, following = lines[at], lines[at + 1] if at + 1 < len(lines) else ""
+    is_broken = len(line) == width and following and not (line[-1:] + following[:1]).count(" ")
+    return "" if is_broken else " "
 
 
 _ASCII_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")

@@ -7,8 +7,8 @@ from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, candidates, condition
 from tpuctl.diagnosis.evidence import covers_message, is_outside_message, is_raised, library_before
-from tpuctl.diagnosis.log_text import split_lines, time_in, worker_of
-from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens
+from tpuctl.diagnosis.log_text import split_lines, time_in, unfold, worker_of
+from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens, wrapped_at
 
 # Lines are searched in windows, which overlap by more than any match.
 _WINDOW, _KEPT = 1 << 20, 1 << 13
@@ -32,8 +32,9 @@ class Hit:
     time: tuple[str, str] | None
     text: str
     last_line: int
-    aside: bool
+    in_notice: bool
     most: bool
+    aside: bool = False
 
 
 @dataclass
@@ -59,16 +60,22 @@ class Reader:
 
     def search(self) -> None:
         """Search the window, and keep its end, in which a match may begin."""
-        words = tokens("\n".join(self.lines))
-        plain = None
+        numbered = zip(self.numbers, self.lines, strict=True)
+        rows = [(number, row) for number, line in numbered for row in unfold(line)]
+        self.numbers, self.lines = [number for number, _ in rows], [row for _, row in rows]
+        words, texts = tokens("\n".join(self.lines)), [Plain(self.lines)]
+        if width := wrapped_at(self.lines):
+            texts.append(Plain(self.lines, width))
+            words |= tokens(texts[-1].text)
         raised = (n for n, line in zip(self.numbers, self.lines, strict=True) if is_raised(line))
         self.raised_at = max(raised, default=self.raised_at)
         found_words = list(candidates(words))
         harmless = [each for each in found_words if each[0].kind == "warning"]
         for failure, pattern in found_words:
-            plain = plain or Plain(self.lines)
-            if found := _find(plain, failure, pattern, harmless):
-                self._remember(plain, failure, pattern, found)
+            for plain in texts:
+                if found := _find(plain, failure, pattern, harmless):
+                    self._remember(plain, failure, pattern, found)
+                    break
         keep, size = len(self.lines), 0
         while keep and size < _KEPT:
             keep -= 1
@@ -83,14 +90,14 @@ class Reader:
         time = next((t for index in before if (t := time_in(self.lines[index]))), None)
         line = plain.text[found.start : found.start + _LONGEST_QUOTE]
         end = plain.line_at(found.end - 1)
-        aside = is_outside_message(self.lines, end)
+        in_notice = is_outside_message(self.lines, end)
         most = at == end and covers_message(self.lines[at], pattern.weight)
         if failure.kind == "unknown":
             found.parts["exception"] = pattern.words.rstrip(":")
         if failure.kind in ("unknown", "unsure") and (lib := library_before(self.lines, at)):
             found.parts["component"] = lib
         number, last = self.numbers[at], self.numbers[end]
-        hit = Hit(failure, pattern, found, number, time, line, last, aside, most)
+        hit = Hit(failure, pattern, found, number, time, line, last, in_notice, most)
         self.patterns[failure.code].add(pattern)
         best = self.best.get(failure.code)
         if not best or pattern.weight > best.pattern.weight:
@@ -106,7 +113,7 @@ class Reader:
         only_wraps = bool(last) and not last & {"cause", "general"}
         for hit in self.best.values():
             is_wrapped = only_wraps and hit.failure.kind not in NO_CLAIM
-            hit.aside = hit.aside and hit.last_line < self.raised_at and not is_wrapped
+            hit.aside = hit.in_notice and hit.last_line < self.raised_at and not is_wrapped
 
 
 def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None) -> None:
