@@ -181,7 +181,11 @@ FIRES: dict[str, list[dict[str, Any]]] = {
     "F41": [
         {"env": NODE, "packages": JAX},
         {"env": {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.2:8470"}, "packages": JAX},
-        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"jax": "0.4.1", "jaxlib": "0.4.1"}},
+        {
+            "env": {"TPU_NAME": "my-tpu"},
+            "packages": {"jax": "0.4.1", "jaxlib": "0.4.1"},
+            "metadata": {},
+        },
     ],
     "F42": [
         {"env": {"JAX_XLA_BACKEND": "tpu_driver"}},
@@ -196,7 +200,7 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env={"TPU_WORKER_ADDRS": "not an address"}),
     ],
     "F48": [
-        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"tensorflow": "2.9.2"}},
+        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"tensorflow": "2.9.2"}, "metadata": {}},
         tpu_vm(
             "0x005e",
             env={"TPU_NAME": "my-tpu"},

@@ -112,7 +112,8 @@ def test_the_pjrt_variables_come_before_tensorflow_where_they_are_needed() -> No
 
 def test_a_hostile_tpu_name_stays_a_string_in_the_snippet() -> None:
     name = '"); import os; os.system("rm -rf ~"); ("'
-    diagnosis = diagnosed({"env": {"TPU_NAME": name}, "packages": {"tensorflow": "2.9.2"}})
+    document = {"env": {"TPU_NAME": name}, "packages": {"tensorflow": "2.9.2"}, "metadata": {}}
+    diagnosis = diagnosed(document)
     tree = ast.parse(diagnosis.recommended.snippet)
     calls = [node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute)]  # fmt: skip

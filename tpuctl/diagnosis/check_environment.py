@@ -115,6 +115,8 @@ def no_google_client(view: MachineView) -> Finding | None:
     name = view.value("TPU_NAME")
     if not view.detected.frameworks.tensorflow or view.has("google-api-python-client"):
         return None
+    if not view.on_tpu and not view.detected.platform.remote:
+        return None
     # On a single TPU host the TPU is found without its name.
     alone = view.on_tpu and view.detected.topology.hosts == 1
     if alone or not name or name == "local" or name.startswith("grpc://"):
