@@ -117,6 +117,7 @@ FIRES: dict[str, list[dict[str, Any]]] = {
     "F17": [
         {**tpu_vm(env={"JAX_PLATFORMS": "tpu"}), "packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}}
     ],
+        {"env": {"JAX_PLATFORMS": "proxy,cpu"}, "packages": JAX},
     "F18": [{"packages": {"jax": "0.4.30", "jaxlib": "0.3.25"}}],
     "F19": [
         {"packages": {"jax": "0.7.1", "jaxlib": "0.7.2"}},
@@ -287,7 +288,11 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         {**tpu_vm(), "packages": {"torch": "2.3.0", "torch-xla": "2.3.0"}},
         {**tpu_vm(files={"/lib/libtpu.so": None}), "packages": {"torch-xla": "2.9.0"}},
     ],
-    "F16": [tpu_vm(env={"JAX_PLATFORMS": "tpu,cpu"}), {"env": {"JAX_PLATFORMS": "tpu"}}],
+    "F16": [
+        tpu_vm(env={"JAX_PLATFORMS": "tpu,cpu"}),
+        {"env": {"JAX_PLATFORMS": "tpu"}},
+        tpu_vm(env={"JAX_PLATFORMS": "proxy"}, packages={"pathwaysutils": "0.1.13"}),
+    ],
     "F18": [
         {"packages": {"jax": "0.2.17", "jaxlib": "0.1.70"}},
         {"packages": {"jax": "0.3.25", "jaxlib": "0.3.25"}},
@@ -360,6 +365,12 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env={"TPU_WORKER_HOSTNAMES": "a"}),
     ],
     "F48": [
+    "F42": [
+        {
+            "env": {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": "grpc://127.0.0.1:29000"},
+            "packages": JAX,
+        }
+    ],
         {"env": {"TPU_NAME": "grpc://10.0.0.2:8470"}, "packages": {"tensorflow": "2.9.2"}},
         tpu_vm("0x005e", env={"TPU_NAME": "my-tpu"}, packages={"tensorflow-tpu": "2.18.0"}),
     ],
