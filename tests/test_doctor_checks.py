@@ -27,7 +27,7 @@ def tpu_vm(device: str = "0x0063", count: int = 4, **changes: Any) -> dict[str, 
     node = "accel" if accel else "vfio/"
     machine: dict[str, Any] = {
         "env": {},
-        "files": {f"/dev/{node}{n}": None for n in range(count)},
+        "files": {f"/dev/{node}{n}": None for n in (*range(count), *([] if accel else ["vfio"]))},
         "pci": chips(count, device, driver="tpu_v4" if accel else "vfio-pci"),
         "metadata": {NUMBER: "0", "instance/attributes/worker-network-endpoints": "t1v-n-0-w-0"},
         "packages": dict(JAX),
@@ -99,7 +99,11 @@ FIRES: dict[str, list[dict[str, Any]]] = {
             proc={"reachable_ports": {"10.0.0.1:8353": False}},
         ),
     ],
-    "F12": [nobody_home(files=DOCKER), nobody_home(files={**DOCKER, "/dev/vfio/0": None})],
+    "F12": [
+        nobody_home(files=DOCKER),
+        nobody_home(files={**DOCKER, "/dev/vfio/0": None, "/dev/vfio/vfio": None}),
+        nobody_home(files={**DOCKER, **{f"/dev/vfio/{n}": None for n in range(4)}}),
+    ],
     "F13": [
         tpu_vm(files={THP: "always [madvise] never\n"}),
         tpu_vm("0x0076", files={THP: "always madvise [never]\n"}),
@@ -275,7 +279,11 @@ QUIET: dict[str, list[dict[str, Any]]] = {
     ],
     "F12": [
         tpu_vm(files=DOCKER),
-        nobody_home(files={"/dev/vfio/0": None}, env={"KUBERNETES_SERVICE_HOST": "x"}),
+        nobody_home(
+            files={"/dev/vfio/0": None, "/dev/vfio/vfio": None},
+            env={"KUBERNETES_SERVICE_HOST": "x"},
+        ),
+        nobody_home(files={f"/dev/vfio/{n}": None for n in range(4)}),
     ],
     "F13": [
         tpu_vm("0x005e", files={THP: "[madvise]"}),
