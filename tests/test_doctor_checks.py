@@ -117,11 +117,11 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         {"env": {"JAX_PLATFORMS": "tpu"}, "packages": JAX},
         {"env": {"JAX_PLATFORMS": "tpu,cpu"}, "packages": JAX},
         tpu_vm(env={"JAX_PLATFORMS": "cpu"}),
+        {"env": {"JAX_PLATFORMS": "proxy,cpu"}, "packages": JAX},
     ],
     "F17": [
         {**tpu_vm(env={"JAX_PLATFORMS": "tpu"}), "packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}}
     ],
-        {"env": {"JAX_PLATFORMS": "proxy,cpu"}, "packages": JAX},
     "F18": [{"packages": {"jax": "0.4.30", "jaxlib": "0.3.25"}}],
     "F19": [
         {"packages": {"jax": "0.7.1", "jaxlib": "0.7.2"}},
@@ -327,6 +327,7 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={**TORCH_TPU, "torch": "2.15.0.dev20261101"}),
         tpu_vm(packages={**TORCH_TPU, "torch": "2.12.0", "torch-xla": "2.9.0"}),
         tpu_vm(packages={**TORCH_TPU, "torch": "2.0.0", "torch-tpu": "0.9.9"}),
+        {"packages": {"torch": "1.5.0a0+d6149a7", "torch-xla": "1.6+e788e5b"}},
     ],
     "F25": [tpu_vm(packages={**XLA, "tensorflow-cpu": "2.20.0"}), {"packages": {**XLA, **TF}}],
     "F26": [
@@ -364,6 +365,12 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env=NODE),
     ],
     "F43": [tpu_vm(metadata=None, env={"TPU_SKIP_MDS_QUERY": "true"}), {"metadata": None}],
+    "F42": [
+        {
+            "env": {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": "grpc://127.0.0.1:29000"},
+            "packages": JAX,
+        }
+    ],
     "F46": [
         tpu_vm(env={"TPU_ACCELERATOR_TYPE": name}, packages=XLA)
         for name in ("v5litepod-8", "v5e-1", "v6e-4", "tpu7x-8", "v4-16")
@@ -373,12 +380,6 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env={"TPU_WORKER_HOSTNAMES": "a"}),
     ],
     "F48": [
-    "F42": [
-        {
-            "env": {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": "grpc://127.0.0.1:29000"},
-            "packages": JAX,
-        }
-    ],
         {"env": {"TPU_NAME": "grpc://10.0.0.2:8470"}, "packages": {"tensorflow": "2.9.2"}},
         tpu_vm("0x005e", env={"TPU_NAME": "my-tpu"}, packages={"tensorflow-tpu": "2.18.0"}),
     ],

@@ -132,8 +132,8 @@ def probe_gke(given: ProbeInput) -> Platform | None:
         return Platform("gke-tpu-pod", because)
     if named := [name for name in marks if variable(machine, name)]:
         return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but it has no chip"))
-    endpoint = variable(machine, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
-    return Platform("gke-pod", because, remote=endpoint or None)
+    address = (remote_tpu(machine) or ("", ""))[1]
+    return Platform("gke-pod", because, remote=address if ":" in address else None)
 
 
 def probe_notebooks(given: ProbeInput) -> Platform | None:
