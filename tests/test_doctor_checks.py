@@ -27,7 +27,7 @@ def tpu_vm(device: str = "0x0063", count: int = 4, **changes: Any) -> dict[str, 
     node = "accel" if accel else "vfio/"
     machine: dict[str, Any] = {
         "env": {},
-        "files": {f"/dev/{node}{n}": None for n in range(count)},
+        "files": {f"/dev/{node}{n}": None for n in (*range(count), *([] if accel else ["vfio"]))},
         "pci": chips(count, device, driver="tpu_v4" if accel else "vfio-pci"),
         "metadata": {NUMBER: "0", "instance/attributes/worker-network-endpoints": "t1v-n-0-w-0"},
         "packages": dict(JAX),
@@ -99,7 +99,11 @@ FIRES: dict[str, list[dict[str, Any]]] = {
             proc={"reachable_ports": {"10.0.0.1:8353": False}},
         ),
     ],
-    "F12": [nobody_home(files=DOCKER), nobody_home(files={**DOCKER, "/dev/vfio/0": None})],
+    "F12": [
+        nobody_home(files=DOCKER),
+        nobody_home(files={**DOCKER, "/dev/vfio/0": None, "/dev/vfio/vfio": None}),
+        nobody_home(files={**DOCKER, **{f"/dev/vfio/{n}": None for n in range(4)}}),
+    ],
     "F13": [
         tpu_vm(files={THP: "always [madvise] never\n"}),
         tpu_vm("0x0076", files={THP: "always madvise [never]\n"}),
@@ -113,6 +117,7 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         {"env": {"JAX_PLATFORMS": "tpu"}, "packages": JAX},
         {"env": {"JAX_PLATFORMS": "tpu,cpu"}, "packages": JAX},
         tpu_vm(env={"JAX_PLATFORMS": "cpu"}),
+        {"env": {"JAX_PLATFORMS": "proxy,cpu"}, "packages": JAX},
     ],
     "F17": [
         {**tpu_vm(env={"JAX_PLATFORMS": "tpu"}), "packages": {"jax": "0.7.2", "jaxlib": "0.7.2"}}
@@ -181,7 +186,11 @@ FIRES: dict[str, list[dict[str, Any]]] = {
     "F41": [
         {"env": NODE, "packages": JAX},
         {"env": {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.2:8470"}, "packages": JAX},
-        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"jax": "0.4.1", "jaxlib": "0.4.1"}},
+        {
+            "env": {"TPU_NAME": "my-tpu"},
+            "packages": {"jax": "0.4.1", "jaxlib": "0.4.1"},
+            "metadata": {},
+        },
     ],
     "F42": [
         {"env": {"JAX_XLA_BACKEND": "tpu_driver"}},
@@ -196,7 +205,7 @@ FIRES: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env={"TPU_WORKER_ADDRS": "not an address"}),
     ],
     "F48": [
-        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"tensorflow": "2.9.2"}},
+        {"env": {"TPU_NAME": "my-tpu"}, "packages": {"tensorflow": "2.9.2"}, "metadata": {}},
         tpu_vm(
             "0x005e",
             env={"TPU_NAME": "my-tpu"},
@@ -270,7 +279,11 @@ QUIET: dict[str, list[dict[str, Any]]] = {
     ],
     "F12": [
         tpu_vm(files=DOCKER),
-        nobody_home(files={"/dev/vfio/0": None}, env={"KUBERNETES_SERVICE_HOST": "x"}),
+        nobody_home(
+            files={"/dev/vfio/0": None, "/dev/vfio/vfio": None},
+            env={"KUBERNETES_SERVICE_HOST": "x"},
+        ),
+        nobody_home(files={f"/dev/vfio/{n}": None for n in range(4)}),
     ],
     "F13": [
         tpu_vm("0x005e", files={THP: "[madvise]"}),
@@ -283,7 +296,11 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         {**tpu_vm(), "packages": {"torch": "2.3.0", "torch-xla": "2.3.0"}},
         {**tpu_vm(files={"/lib/libtpu.so": None}), "packages": {"torch-xla": "2.9.0"}},
     ],
-    "F16": [tpu_vm(env={"JAX_PLATFORMS": "tpu,cpu"}), {"env": {"JAX_PLATFORMS": "tpu"}}],
+    "F16": [
+        tpu_vm(env={"JAX_PLATFORMS": "tpu,cpu"}),
+        {"env": {"JAX_PLATFORMS": "tpu"}},
+        tpu_vm(env={"JAX_PLATFORMS": "proxy"}, packages={"pathwaysutils": "0.1.13"}),
+    ],
     "F18": [
         {"packages": {"jax": "0.2.17", "jaxlib": "0.1.70"}},
         {"packages": {"jax": "0.3.25", "jaxlib": "0.3.25"}},
@@ -310,6 +327,7 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(packages={**TORCH_TPU, "torch": "2.15.0.dev20261101"}),
         tpu_vm(packages={**TORCH_TPU, "torch": "2.12.0", "torch-xla": "2.9.0"}),
         tpu_vm(packages={**TORCH_TPU, "torch": "2.0.0", "torch-tpu": "0.9.9"}),
+        {"packages": {"torch": "1.5.0a0+d6149a7", "torch-xla": "1.6+e788e5b"}},
     ],
     "F25": [tpu_vm(packages={**XLA, "tensorflow-cpu": "2.20.0"}), {"packages": {**XLA, **TF}}],
     "F26": [
@@ -347,6 +365,12 @@ QUIET: dict[str, list[dict[str, Any]]] = {
         tpu_vm(env=NODE),
     ],
     "F43": [tpu_vm(metadata=None, env={"TPU_SKIP_MDS_QUERY": "true"}), {"metadata": None}],
+    "F42": [
+        {
+            "env": {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": "grpc://127.0.0.1:29000"},
+            "packages": JAX,
+        }
+    ],
     "F46": [
         tpu_vm(env={"TPU_ACCELERATOR_TYPE": name}, packages=XLA)
         for name in ("v5litepod-8", "v5e-1", "v6e-4", "tpu7x-8", "v4-16")

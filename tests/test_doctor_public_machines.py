@@ -22,7 +22,10 @@ MACHINES: list[dict[str, Any]] = json.loads(
 )
 BY_NAME = {machine["name"]: machine for machine in MACHINES}
 # What is still wrong, with the reason; a fixed one fails this list.
-UNSOLVED: dict[str, set[str]] = {}
+UNSOLVED: dict[str, set[str]] = {
+    # jax.distributed asks for MEGASCALE_SLICE_ID despite TPU_SKIP_MDS_QUERY (jax-ml/jax#40857).
+    "kubernetes_without_metadata": {"problems"},
+}
 
 
 def half(machine: dict[str, Any]) -> str:
@@ -38,9 +41,12 @@ def recording(machine: dict[str, Any]) -> dict[str, Any]:
     if not tpu:
         return document
     driver, visible = tpu.pop("driver", "vfio-pci"), tpu.pop("nodes", True)
+    control = tpu.pop("control", visible and driver == "vfio-pci")
     document["pci"] = chips(tpu.pop("count"), tpu.pop("device"), driver=driver, **tpu)
     nodes = "/dev/vfio/" if driver == "vfio-pci" else "/dev/accel"
     extra = {f"{nodes}{number}": None for number in range(len(document["pci"]) * visible)}
+    if control:
+        extra["/dev/vfio/vfio"] = None
     document["files"] = {**document.get("files", {}), **extra}
     return document
 
@@ -81,7 +87,7 @@ def test_both_halves_are_large_and_share_no_source() -> None:
         side: {machine["source"] for machine in MACHINES if half(machine) == side}
         for side in ("seen", "unseen")
     }
-    assert len(MACHINES) >= 190
+    assert len(MACHINES) >= 245
     assert min(len(group) for group in sources.values()) >= 50
     assert not sources["seen"] & sources["unseen"]
     for machine in MACHINES:

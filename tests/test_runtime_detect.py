@@ -270,9 +270,20 @@ def test_a_sentence_in_place_of_host_names_is_one_host() -> None:
     ],
 )
 def test_a_tpu_elsewhere_is_remote(env: dict[str, str], strategy: str) -> None:
-    found = look(env=env, packages={"tensorflow": "2.9.2", "google-api-python-client": "2"})
+    packages = {"tensorflow": "2.9.2", "google-api-python-client": "2"}
+    found = look(env=env, packages=packages, metadata={})
     assert (found.runtime, found.accelerator) == ("legacy-tpu-node", "tpu-remote")
     assert (found.strategy_tf, found.chips) == (strategy, 0)
+
+
+@pytest.mark.parametrize("packages", [{"jax": "0.7.2", "jaxlib": "0.7.2"}, {"tensorflow": "2.9.2"}])
+def test_a_name_for_gcloud_is_not_a_tpu_that_a_workstation_can_reach(
+    packages: dict[str, str],
+) -> None:
+    found = look(env={"TPU_NAME": "my-tpu"}, packages=packages)
+    assert (found.runtime, found.accelerator) == ("workstation", "none")
+    assert found.problems == ()
+    assert "my-tpu" in found.answers.platform[0]
 
 
 def test_a_tpu_called_local_is_not_elsewhere() -> None:

@@ -271,7 +271,7 @@ def test_variables_that_are_not_utf_8_are_diagnosed(tmp_path: Path) -> None:
 
 def test_a_recording_with_half_a_character_is_diagnosed(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
-    path.write_text('{"env": {"TPU_NAME": "\\ud800"}}')
+    path.write_text('{"env": {"TPU_NAME": "\\ud800"}, "metadata": {}}')
     diagnosis = diagnose(open_recorded(path))
     assert diagnosis.runtime == "legacy-tpu-node"
     envelope.success("doctor", diagnosis).encode()

@@ -110,9 +110,21 @@ def test_the_pjrt_variables_come_before_tensorflow_where_they_are_needed() -> No
     assert code.index("NEXT_PLUGGABLE_DEVICE_USE_C_API") < code.index("import tensorflow")
 
 
+@pytest.mark.parametrize("more", [{}, {"tensorflow": "2.20.0"}, {"keras": "3.12.0"}])
+def test_the_tpus_of_pathways_are_for_jax(more: dict[str, str]) -> None:
+    env = {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": "grpc://127.0.0.1:29000"}
+    packages = {"jax": "0.8.1", "jaxlib": "0.8.1", "pathwaysutils": "0.1.13", **more}
+    found = diagnosed({"env": env, "packages": packages})
+    assert found.strategy_keras == ("jax-data-parallel" if "keras" in more else "not-installed")
+    choice = found.recommended
+    assert (choice.framework, choice.strategy) == ("jax", "mesh")
+    assert choice.snippet.startswith("import pathwaysutils\n\npathwaysutils.initialize()\n")
+
+
 def test_a_hostile_tpu_name_stays_a_string_in_the_snippet() -> None:
     name = '"); import os; os.system("rm -rf ~"); ("'
-    diagnosis = diagnosed({"env": {"TPU_NAME": name}, "packages": {"tensorflow": "2.9.2"}})
+    document = {"env": {"TPU_NAME": name}, "packages": {"tensorflow": "2.9.2"}, "metadata": {}}
+    diagnosis = diagnosed(document)
     tree = ast.parse(diagnosis.recommended.snippet)
     calls = [node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute)]  # fmt: skip

@@ -17,6 +17,15 @@ def platforms_contradict(view: MachineView) -> Finding | None:
     wanted = [word.strip() for word in view.value("JAX_PLATFORMS").lower().split(",") if word]
     if not wanted or not view.has("jax"):
         return None
+    if has_pathways(view):
+        if view.has("pathwaysutils"):
+            return None
+        return Finding(
+            (view.shown("JAX_PLATFORMS"), "pathwaysutils is not installed"),
+            summary="Pathways needs the package pathwaysutils",
+            fix="Install it, and call pathwaysutils.initialize() before using JAX.",
+            fix_command="pip install pathwaysutils",
+        )
     if "tpu" in wanted and not view.on_tpu:
         return found(view.shown("JAX_PLATFORMS"), *view.detected.chips.because)
     if "tpu" not in wanted and view.on_tpu:
@@ -55,7 +64,8 @@ def old_tpu_driver(view: MachineView) -> Finding | None:
     """F42: JAX is configured for the driver of remote TPU nodes."""
     if view.value("JAX_XLA_BACKEND") == "tpu_driver":
         return found(view.shown("JAX_XLA_BACKEND"))
-    if view.value("JAX_BACKEND_TARGET").startswith("grpc://"):
+    # Pathways uses the same variable for the address of its proxy.
+    if view.value("JAX_BACKEND_TARGET").startswith("grpc://") and not has_pathways(view):
         return found(view.shown("JAX_BACKEND_TARGET"))
     return None
 
@@ -114,6 +124,8 @@ def no_google_client(view: MachineView) -> Finding | None:
     """F48: TPU_NAME is set, and TensorFlow has no client to look it up."""
     name = view.value("TPU_NAME")
     if not view.detected.frameworks.tensorflow or view.has("google-api-python-client"):
+        return None
+    if not view.on_tpu and not view.detected.platform.remote:
         return None
     # On a single TPU host the TPU is found without its name.
     alone = view.on_tpu and view.detected.topology.hosts == 1
@@ -205,6 +217,11 @@ def precision_variables(view: MachineView) -> Finding | None:
     if not names or parse(view.version("torch-xla")) < parse("2.5"):
         return None
     return found(*(view.shown(name) for name in names))
+
+
+def has_pathways(view: MachineView) -> bool:
+    """Whether JAX uses the TPUs of Pathways, through its proxy on another machine or in a pod."""
+    return view.has("jax") and "proxy" in view.value("JAX_PLATFORMS").lower().split(",")
 
 
 def has_too_few_addresses(view: MachineView) -> bool:

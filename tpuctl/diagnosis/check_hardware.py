@@ -71,6 +71,11 @@ def chips_kept_from_container(view: MachineView) -> Finding | None:
     chips = view.detected.chips
     if not chips.count or not _hidden_by_container(view):
         return None
+    control = "/dev/vfio/vfio"
+    is_vfio = any(node.startswith("/dev/vfio/") for node in chips.nodes)
+    if is_vfio and not view.is_hosted and not view.machine.is_device(control):
+        evidence = f"{control} is not in this container, and libtpu opens the chips through it"
+        return found(evidence, in_container(view.machine) or "")
     missing = chips.count - chips.chips_with_node
     # A pod on a shared node is meant to get only some of the node's chips.
     if missing == 0 or (chips.chips_with_node and view.detected.runtime == "gke-tpu-pod"):

@@ -166,6 +166,7 @@ def situation(view: MachineView) -> Situation:
             name for name in ("jax", "torch-xla") if packages.uses_nodes(view, name)
         ),
         stray_process_addresses=environment.has_too_few_addresses(view),
+        has_pathways=environment.has_pathways(view),
     )
 
 

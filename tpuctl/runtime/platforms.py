@@ -132,8 +132,8 @@ def probe_gke(given: ProbeInput) -> Platform | None:
         return Platform("gke-tpu-pod", because)
     if named := [name for name in marks if variable(machine, name)]:
         return Platform("gke-tpu-pod", (*because, f"{named[0]} is set, but it has no chip"))
-    endpoint = variable(machine, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
-    return Platform("gke-pod", because, remote=endpoint or None)
+    address = (remote_tpu(machine) or ("", ""))[1]
+    return Platform("gke-pod", because, remote=address if ":" in address else None)
 
 
 def probe_notebooks(given: ProbeInput) -> Platform | None:
@@ -187,8 +187,15 @@ def probe_legacy_node(given: ProbeInput) -> Platform | None:
     named = remote_tpu(given.machine)
     if given.chips.count or named is None:
         return None
+    # Elsewhere TPU_NAME is for gcloud: only a VM of Google Cloud could reach a node by its name.
+    if named[0] == "TPU_NAME" and ":" not in named[1] and not _in_google_cloud(given):
+        return None
     because = (f"{named[0]}={named[1]}", "no chip on this machine")
     return Platform("legacy-tpu-node", because, remote=named[1])
+
+
+def _in_google_cloud(given: ProbeInput) -> bool:
+    return given.machine.metadata_answers or probe_gce(given) is not None
 
 
 def probe_gce(given: ProbeInput) -> Platform | None:
@@ -208,6 +215,9 @@ def workstation(given: ProbeInput) -> Platform:
     machine = given.machine
     if named := [name for name in _PAPERSPACE if variable(machine, name)]:
         return Platform("workstation", (f"{named[0]} is set: Paperspace",))
+    if tpu := remote_tpu(machine):
+        why = f"{tpu[0]}={tpu[1]} names a TPU, but this is not a VM of Google Cloud"
+        return Platform("workstation", (why,))
     if variable(machine, "COLAB_RELEASE_TAG"):
         return Platform("workstation", ("Colab's public image, run outside Colab",))
     return Platform("workstation", ("no evidence of a hosted runtime",))

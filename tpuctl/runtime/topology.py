@@ -160,13 +160,15 @@ def _hosts_by_environment(machine: Machine) -> tuple[int, str | None] | None:
     path = variable(machine, "TPU_PROCESS_ADDRESSES_PATH")
     named = {name: variable(machine, name) for name in _LISTS}
     named["TPU_PROCESS_ADDRESSES_PATH"] = (machine.read(path) or "") if path else ""
+    hosts = set(filter(None, map(str.strip, named["TPU_WORKER_HOSTNAMES"].split(","))))
     for name, text in named.items():
         listed = [entry.strip() for entry in text.split(",") if entry.strip()]
         if not listed or any(" " in entry for entry in listed):
             continue  # a sentence, such as a warning
-        if name.startswith("TORCH"):
-            # One address per chip, and a host has several.
-            listed = list(dict.fromkeys(entry.rpartition(":")[0] for entry in listed))
+        # TorchTPU has an address per chip, and a host has several.
+        found = list(dict.fromkeys(entry.rpartition(":")[0] for entry in listed))
+        if name.startswith("TORCH") or hosts == set(found):
+            listed = found
         return len(listed), f"{name} lists {len(listed)} host(s)"
     for name in ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS", "HOST_BOUNDS"):
         if count := product(variable(machine, name)):

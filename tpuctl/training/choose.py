@@ -39,6 +39,7 @@ class Situation:
     tensorflow_workers: int = 1
     on_nodes: frozenset[str] = frozenset()
     stray_process_addresses: bool = False
+    has_pathways: bool = False
 
     @property
     def several_hosts(self) -> bool:
@@ -65,6 +66,8 @@ def choose(situation: Situation) -> Choice:
         able = [choice for choice in choices if choice.strategy in _ON_TPU]
         if situation.torch_build is None:
             able = [choice for choice in able if choice.framework != "torch"]
+    elif situation.has_pathways:
+        able = [choice for choice in choices if choice.framework == "jax"]
     elif situation.accelerator == "gpu":
         builds = (situation.tensorflow_build, situation.jax_build, situation.torch_build)
         able = [choice for choice, build in zip(choices, builds, strict=True) if build == "gpu"]
@@ -77,7 +80,8 @@ def choose(situation: Situation) -> Choice:
         code = snippets.install_jax(situation.accelerator)
         return Choice("jax", "not-installed", because, code)
     keras = choose_keras(situation)
-    if best.framework != "jax" or not keras.strategy.startswith("jax-"):
+    is_keras = best.framework == "jax" and keras.strategy.startswith("jax-")
+    if not is_keras or situation.has_pathways:
         return best
     # Keras 3 needs less code on JAX than a hand-made mesh.
     return replace(best, because=f"{best.because}; Keras 3 runs on JAX", snippet=keras.snippet)
@@ -88,6 +92,8 @@ def choose_strategy(framework: str, situation: Situation) -> Choice:
     rules = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
     strategy, because = rules[framework](situation)
     code = snippets.snippet(framework, strategy, situation.remote)
+    if framework == "jax" and situation.has_pathways:
+        code = snippets.PATHWAYS + code
     if strategy == "tpu-local" and situation.needs_pjrt_variables:
         code = snippets.PJRT_VARIABLES + code
     return Choice(framework, strategy, because, code)
@@ -105,7 +111,9 @@ def choose_keras(situation: Situation) -> Choice:
         return Choice("keras", strategy, because, snippets.snippet("keras", strategy, None))
     if _tpu(situation) and situation.several_hosts:
         strategy, because = "jax-distributed", f"{situation.hosts} hosts train together"
-    elif max(situation.devices, situation.gpus) > 1 and situation.jax_build != "cpu":
+    elif situation.has_pathways or (
+        max(situation.devices, situation.gpus) > 1 and situation.jax_build != "cpu"
+    ):
         strategy, because = "jax-data-parallel", "several devices, one host"
     else:
         strategy, because = "jax-single", "one device"
@@ -142,6 +150,8 @@ def _tensorflow(situation: Situation) -> tuple[str, str]:
 def _jax(situation: Situation) -> tuple[str, str]:
     if situation.jax_build is None:
         return "not-installed", "JAX is not installed"
+    if situation.has_pathways:
+        return "mesh", "JAX_PLATFORMS has proxy: the devices of Pathways, from one process"
     if situation.accelerator == "tpu-remote":
         if situation.runtime == "colab-legacy-tpu-node" and "jax" in situation.on_nodes:
             return "single", "obsolete: jax.tools.colab_tpu made the node's cores local devices"

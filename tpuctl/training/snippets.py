@@ -17,6 +17,12 @@ os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"] = str(library)
 
 """
 
+PATHWAYS = """\
+import pathwaysutils
+
+pathwaysutils.initialize()
+"""
+
 _INSTALL = """\
 import subprocess
 import sys
