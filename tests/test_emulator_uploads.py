@@ -78,6 +78,22 @@ def test_the_chunks_of_an_upload_may_come_by_put_and_by_post(
     assert content(ask, "big") == f"{half}bb"
 
 
+def test_an_upload_of_unknown_size_ends_with_its_only_request(ask: Ask) -> None:
+    """As Google's client for Node sends every resumable upload without a chunk size."""
+    for name, range_, data, status in (
+        ("streamed", "0-*/*", "abc", 200),
+        ("sized", "0-*/3", "abc", 200),
+        ("short", "0-*/4", "abc", 400),
+        ("empty", "0-*/0", "", 200),
+        ("gap", "1-*/*", "bc", 400),
+    ):
+        _, _, headers = ask("POST", f"{UPLOAD}?uploadType=resumable&name={name}", "{}")
+        path = "/" + headers["Location"].split("/", 4)[4]
+        assert ask("PUT", path, data, Content_Range=f"bytes {range_}")[0] == status, name
+    assert names(ask) == ["a/b", "empty", "sized", "streamed"]
+    assert content(ask, "streamed") == "abc"
+
+
 def test_objects_are_copied_rewritten_and_moved_with_their_metadata(ask: Ask) -> None:
     status, answer, _ = ask("POST", f"{OBJECTS}/a%2Fb/rewriteTo/b/photos/o/c%2Fd", "")
     assert (status, answer["done"], answer["resource"]["name"]) == (200, True, "c/d")
@@ -138,6 +154,31 @@ def test_a_bucket_remembers_its_labels_and_refuses_what_it_cannot_do(ask: Ask) -
         {"enabled": False},
     )
     assert names(ask) == ["a/b"]
+
+
+def test_the_preconditions_of_a_bucket_are_checked(ask: Ask) -> None:
+    bucket = "/storage/v1/b/photos"
+    before = ask("GET", bucket)[1]
+    for verb in ("PATCH", "PUT", "DELETE"):
+        assert ask(verb, f"{bucket}?ifMetagenerationMatch=7", {"labels": {"a": "b"}})[0] == 412
+    assert ask("GET", f"{bucket}?ifMetagenerationNotMatch=1")[0] == 304
+    assert ask("GET", bucket)[1] == before
+    after = ask("PATCH", f"{bucket}?ifMetagenerationMatch=1", {"billing": {"requesterPays": True}})
+    assert after[1]["billing"] == {"requesterPays": True}
+    assert before["timeCreated"] == before["updated"] == after[1]["timeCreated"]
+
+
+def test_buckets_are_listed_in_pages(ask: Ask) -> None:
+    made = [ask("POST", "/storage/v1/b?project=p", {"name": f"list-{i}"})[1] for i in range(3)]
+    path = "/storage/v1/b?project=p&prefix=list&maxResults=2"
+    first = ask("GET", path)[1]
+    second = ask("GET", f"{path}&pageToken={first['nextPageToken']}")[1]
+    assert (first["items"] + second["items"], "nextPageToken" in second) == (made, False)
+
+
+def test_paths_may_leave_out_the_version_as_googles_client_for_node_does(ask: Ask) -> None:
+    assert [bucket["name"] for bucket in ask("GET", "/b?project=p")[1]["items"]] == ["photos"]
+    assert ask("GET", "/b/photos/o/a%2Fb?alt=media")[1] == "abc"
 
 
 @pytest.mark.parametrize(
