@@ -52,6 +52,15 @@ def test_a_multipart_upload_may_be_written_in_any_style(
     assert content(ask, "new") == "x\r"
 
 
+def test_a_multipart_upload_may_come_in_many_chunks(ask: Ask) -> None:
+    """As googleapis for Node sends it; the name of the object is in one of the first."""
+    lines = multipart("\r\n").splitlines(keepends=True)
+    body = "".join(f"{len(line):x}\r\n{line}\r\n" for line in lines) + "0\r\n\r\n"
+    kind = {"Content_Type": "multipart/related; boundary===0==", "Transfer_Encoding": "chunked"}
+    assert ask("POST", f"{UPLOAD}?uploadType=multipart", body, **kind)[0] == 200
+    assert content(ask, "new") == "x\r"
+
+
 @pytest.mark.parametrize(
     "body", ["", "--==0==", "nonsense", multipart("\n")[:-12], multipart("\n").replace("\n\n", "")]
 )
@@ -154,6 +163,15 @@ def test_a_bucket_remembers_its_labels_and_refuses_what_it_cannot_do(ask: Ask) -
         {"enabled": False},
     )
     assert names(ask) == ["a/b"]
+
+
+def test_an_object_without_bytes_is_made_from_metadata_alone(ask: Ask) -> None:
+    made = {"name": "empty", "contentType": "text/plain", "metadata": {"x": "1"}}
+    status, found, _ = ask("POST", OBJECTS, made)
+    assert (status, found["size"]) == (200, "0")
+    assert {key: found[key] for key in made} == made
+    assert ask("POST", f"{OBJECTS}?ifGenerationMatch=0", made)[0] == 412
+    assert ask("POST", OBJECTS, {})[0] == 400
 
 
 def test_the_preconditions_of_a_bucket_are_checked(ask: Ask) -> None:

@@ -198,10 +198,10 @@ class Body:
             if not piece:
                 raise ConnectionCut
             self._left -= len(piece)
-            yield piece
-            # A line break ends each chunk.
+            # A line break ends each chunk; it is read first, because `peek` takes only one piece.
             if self._chunked and not self._left:
                 self._file.readline(_LONGEST_LINE)
+            yield piece
 
     def _next_chunk(self) -> bool:
         size = self._file.readline(_LONGEST_LINE).partition(b";")[0].strip()

@@ -40,6 +40,7 @@ from tpuctl.emulator.storage.uploads import (
     compose,
     copy,
     insert,
+    insert_empty,
     move,
     name_of_upload,
     read_document,
@@ -84,6 +85,7 @@ def _json_api(api: "StorageApi") -> HttpApi:
         Route(f"POST {objects}/{{object}}/copyTo{target}", api.method("storage_copy", copy)),
         Route(f"POST {objects}/{{object}}/moveTo/o/{{name}}", api.method("storage_move", move)),
         Route(f"GET {objects}", api.method("storage_list", _list)),
+        Route(f"POST {objects}", api.method("storage_insert", insert_empty)),
         Route(f"GET {buckets}/{{bucket}}", api.method("storage_get_bucket", _get_bucket)),
         Route(
             f"GET {buckets}/{{bucket}}/storageLayout",

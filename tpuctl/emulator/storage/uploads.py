@@ -76,6 +76,12 @@ def insert(buckets: Buckets, request: Request) -> Reply:
     return _KINDS[kind](buckets, request)
 
 
+def insert_empty(buckets: Buckets, request: Request) -> Reply:
+    """Create an object without bytes from its metadata, outside of `/upload`."""
+    metadata = read_document(request.body.read(_LARGEST_METADATA_BYTES))
+    return store_object(buckets, request, _declared(request, metadata), ())
+
+
 def name_of_upload(buckets: Buckets, request: Request) -> str:
     """Return the name of the object that a request uploads; "" if unknown."""
     if session := buckets.sessions.get(request.query.get("upload_id", "")):
