@@ -13,6 +13,15 @@ from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 
 ROOT = "/kubernetes"
+_MORE_NAMES = {
+    "events": {"shortNames": ["ev"]},
+    "jobs": {"categories": ["all"]},
+    "localqueues": {"shortNames": ["queue", "queues", "lq"]},
+    "namespaces": {"shortNames": ["ns"]},
+    "nodes": {"shortNames": ["no"]},
+    "pods": {"shortNames": ["po"], "categories": ["all"]},
+    "workloads": {"shortNames": ["wl"]},
+}
 META_V1 = {"apiVersion": "v1"}
 
 
@@ -67,7 +76,7 @@ class Discovery:
         base = base or "apis/{group}/{version}".format_map(request.names)
         found = [
             {"name": plural, "singularName": row[1].lower(), "namespaced": row[2], "kind": row[1],
-             "verbs": row[3].split()}
+             "verbs": row[3].split(), **_MORE_NAMES.get(plural, {})}
             for plural, row in self._resources.items() if row[0] == base
         ]  # fmt: skip
         if not found:
@@ -117,7 +126,10 @@ class Discovery:
 
 def kubeconfig(emulator: Emulator) -> str:
     """Write the kubeconfig of the emulated cluster; JSON is YAML."""
-    name, cluster = "tpuctl-emulator", {"server": f"{emulator.http}{ROOT}"}
+    name = "tpuctl-emulator"
+    # The client for Node refuses HTTP otherwise, even on the loopback interface.
+    insecure = {"insecure-skip-tls-verify": True}
+    cluster = {"server": f"{emulator.http}{ROOT}", **insecure}
     context = {"cluster": name, "user": name, "namespace": "default"}
     return json.dumps({
         **META_V1, "kind": "Config", "current-context": name,

@@ -53,6 +53,9 @@ class Pool:
                 "status": {
                     "capacity": room,
                     "allocatable": room,
+                    "nodeInfo": {
+                        "kubeletVersion": load_data("kubernetes")["version"]["gitVersion"]
+                    },
                     "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
                 },
             }
