@@ -186,6 +186,14 @@ def test_the_preconditions_of_a_bucket_are_checked(ask: Ask) -> None:
     assert before["timeCreated"] == before["updated"] == after[1]["timeCreated"]
 
 
+def test_all_permissions_that_a_client_asks_for_are_granted(ask: Ask) -> None:
+    asked = ["storage.objects.get", "storage.objects.list"]
+    query = "&".join(f"permissions={name}" for name in asked)
+    path = f"iam/testPermissions?{query}"
+    assert ask("GET", f"/storage/v1/b/photos/{path}")[1]["permissions"] == asked
+    assert ask("GET", f"/storage/v1/b/nothing/{path}")[0] == 404
+
+
 def test_buckets_are_listed_in_pages(ask: Ask) -> None:
     made = [ask("POST", "/storage/v1/b?project=p", {"name": f"list-{i}"})[1] for i in range(3)]
     path = "/storage/v1/b?project=p&prefix=list&maxResults=2"

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import parse_qsl
 
 from tpuctl.emulator.errors import StorageError, storage_error
 from tpuctl.emulator.faults import STORAGE_METHODS, FaultCounts, StorageFault
@@ -92,6 +93,10 @@ def _json_api(api: "StorageApi") -> HttpApi:
             api.method("storage_get_bucket", _storage_layout),
         ),
         Route(f"GET {buckets}/{{bucket}}/iam", api.method("storage_get_bucket", _get_policy)),
+        Route(
+            f"GET {buckets}/{{bucket}}/iam/testPermissions",
+            api.method("storage_get_bucket", _test_permissions),
+        ),
         Route(f"PUT {buckets}/{{bucket}}/iam", api.method("storage_patch_bucket", _set_policy)),
         Route(
             f"GET {buckets}/{{bucket}}/managedFolders",
@@ -268,6 +273,14 @@ def _set_policy(buckets: Buckets, request: Request) -> Reply:
     body = read_document(request.body.read(_LARGEST_BODY_BYTES))
     changed = buckets.set_policy(request.names["bucket"], body)
     return Reply(document=changed.policy)
+
+
+def _test_permissions(buckets: Buckets, request: Request) -> Reply:
+    """Grant all that the client asks for: nothing enforces the policy."""
+    buckets.bucket(request.names["bucket"])
+    document: Document = {"kind": "storage#testIamPermissionsResponse"}
+    asked = [text for key, text in parse_qsl(request.query_text) if key == "permissions"]
+    return Reply(document={**document, "permissions": asked})
 
 
 def _list_buckets(buckets: Buckets, request: Request) -> Reply:
