@@ -336,6 +336,16 @@ def test_a_job_set_is_changed_by_json_patches_and_replaced(api: Any) -> None:
     assert "immutable" in api("PUT", f"{JOBSETS}/job", new)["message"]
 
 
+def test_kubectl_explains_a_job_set(api: Any) -> None:
+    api = api()
+    found = api("GET", "openapi/v3/apis/jobset.x-k8s.io/v1alpha2")
+    schema = found["components"]["schemas"]["JobSet"]
+    assert schema["x-kubernetes-group-version-kind"][0]["kind"] == "JobSet"
+    assert "replicatedJobs" in schema["properties"]["spec"]["properties"]
+    assert "image" in found["$defs"]["container"]["properties"]
+    assert "Pod" in api("GET", "openapi/v3/api/v1")["components"]["schemas"]
+
+
 def test_kubectl_knows_the_short_names_of_objects(api: Any) -> None:
     found = {each["name"]: each for each in api()("GET", "api/v1")["resources"]}
     assert found["pods"]["shortNames"] == ["po"]

@@ -111,8 +111,8 @@ class Discovery:
         }
 
     def _openapi(self, request: Request) -> Reply:
-        """Answer kubectl's question about an API group: which calls validate fields strictly."""
-        base, paths = request.names["path"], {}
+        """Answer kubectl's questions about an API group: its schemas, and strict validation."""
+        base, paths, schemas = request.names["path"], {}, {}
         group, _, version = base.removeprefix("apis/").removeprefix("api/").rpartition("/")
         query = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
         for plural, (where, kind, _, _) in self._resources.items():
@@ -120,8 +120,15 @@ class Discovery:
                 named: Document = {"group": group, "version": version, "kind": kind}
                 call = {"x-kubernetes-group-version-kind": named, "parameters": [query]}
                 paths[f"/{base}/namespaces/{{namespace}}/{plural}"] = {"post": call, "patch": call}
+                known = load_data("jobset_schema")["schema"] if plural == "jobsets" else {}
+                about_kind = {"type": "object", "x-kubernetes-group-version-kind": [named]}
+                schemas[kind] = {**about_kind, **known}
         about = {"title": "Kubernetes", "version": "1.34"}
-        return Reply(document={"openapi": "3.0.0", "info": about, "paths": paths})
+        # The schema's references begin at the root of the document.
+        shared = schemas.get("JobSet", {}).get("$defs", {})
+        components = {"schemas": schemas}
+        document = {"openapi": "3.0.0", "info": about, "paths": paths, "components": components}
+        return Reply(document={**document, "$defs": shared})
 
 
 def kubeconfig(emulator: Emulator) -> str:
