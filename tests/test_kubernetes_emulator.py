@@ -292,6 +292,7 @@ def test_kubectl_gets_tables_with_the_state_of_each_object(api: Any) -> None:
     (pod,), (node,) = rows(api, PODS), rows(api, "api/v1/nodes")
     assert (pod["Ready"], pod["Status"], pod["Node"]) == ("0/1", "Completed", node["Name"])
     assert (node["Status"], node["Version"][:2]) == ("Ready", "v1")
+    assert len(api("GET", "api/v1/nodes")["items"][0]["status"]["nodeInfo"]) == 10  # All required.
     (ended,), (job,) = rows(api, JOBSETS), rows(api, "apis/batch/v1/jobs")
     assert (ended["TerminalState"], ended["Restarts"], ended["Completed"]) == (
         "Completed", "0", "True",
