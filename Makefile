@@ -8,6 +8,7 @@ PYTHON_NEWEST ?= python3.12
 READY_XLA := $(VENV_XLA)/.ready
 VENV_CLIENTS := .venv-clients
 READY_CLIENTS := $(VENV_CLIENTS)/.ready
+NODE_CLIENTS := @google-cloud/compute@6.15.0 @google-cloud/storage@7.22.0 @google-cloud/tpu@3.8.1 @kubernetes/client-node@1.4.0 googleapis@178.0.0
 VENV_HOSTED := .venv-hosted
 READY_HOSTED := $(VENV_HOSTED)/.ready
 PYTHON_HOSTED ?= python3.12
@@ -75,8 +76,8 @@ test-torch: $(READY)  ## What needs PyTorch, in its own environment (gigabytes).
 # gcloud starts slowly, and polls only every few seconds.
 SLOW_CLIENTS := -o timeout=1500 -p no:unraisableexception
 
-test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in three environments (4 GB).
-	$(VENV_CLIENTS)/bin/python -m pytest -n 4 $(SLOW_CLIENTS) -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_tools.py
+test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-node/.ready $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in four environments (5 GB).
+	$(VENV_CLIENTS)/bin/python -m pytest -n 4 $(SLOW_CLIENTS) -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_node.py tests/test_clients_tools.py
 	$(VENV_CLIENTS)-tools/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k 'skypilot or dstack' tests/test_clients_tools.py
 	$(VENV_CLIENTS)-beam/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k beam tests/test_clients_storage.py
 	$(VENV_CLIENTS)/bin/python -m pytest -k kubernetes tests/test_gke_manifest.py
@@ -86,6 +87,12 @@ $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh,gke]' \
 		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 tpu-runner tpu_pod_commander eopod ray zarr datasets kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout pytest-xdist
 	touch $(READY_CLIENTS)
+
+# Without npm, the tests of these are skipped.
+$(VENV_CLIENTS)-node/.ready: Makefile
+	mkdir -p $(@D)
+	! command -v npm || npm install --silent --no-audit --no-fund --prefix $(@D) $(NODE_CLIENTS)
+	touch $@
 
 # These hold back libraries that the others have newer.
 $(VENV_CLIENTS)-tools/.ready: TOOLS = -c constraints-clients.txt 'skypilot[gcp]' 'dstack[gcp]'

@@ -289,6 +289,15 @@ def test_a_simulated_maintenance_preempts_spot_and_stops_others(practice: Any) -
     assert world.system() == [f"compute.instances.{verb}" for verb in verbs]
 
 
+def test_a_body_of_an_empty_text_is_none(practice: Any) -> None:
+    """Google's client for Node sends it for each method without a body."""
+    world = ComputeWorld(practice)
+    world.create("t1")
+    world.clock.sleep(120)
+    assert world.ok("POST", "instances/t1/stop", '""')["operationType"] == "stop"
+    assert world.ask("POST", "instances/t1/stop", '"x"')[0] == 400
+
+
 def test_a_host_error_restarts_what_wants_to_be_restarted(practice: Any) -> None:
     world = ComputeWorld(practice, instance_event("host_error", every=True))
     world.create("t1")

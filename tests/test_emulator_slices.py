@@ -241,6 +241,19 @@ def test_dead_ends(practice: Any) -> None:
     assert error_of(request)[2] == expected
 
 
+def test_links_may_leave_out_the_project(practice: Any) -> None:
+    world = ComputeWorld(practice)
+    world.policy()
+    world.template()
+    policy = {"workloadPolicy": "regions/us-east5/resourcePolicies/s1"}
+    fields: dict[str, Any] = {
+        "instanceTemplate": "global/instanceTemplates/s1",
+        "resourcePolicies": policy,
+    }
+    world.ok("POST", GROUPS, world.group_body(**fields))
+    assert world.group()["instanceTemplate"].endswith("/projects/p/global/instanceTemplates/s1")
+
+
 def test_a_placement_policy_is_not_for_tpu7x(practice: Any) -> None:
     world = ComputeWorld(practice, zone="us-central1-c")
     policies = "/regions/us-central1/resourcePolicies"

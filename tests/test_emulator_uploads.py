@@ -52,6 +52,15 @@ def test_a_multipart_upload_may_be_written_in_any_style(
     assert content(ask, "new") == "x\r"
 
 
+def test_a_multipart_upload_may_come_in_many_chunks(ask: Ask) -> None:
+    """As googleapis for Node sends it; the name of the object is in one of the first."""
+    lines = multipart("\r\n").splitlines(keepends=True)
+    body = "".join(f"{len(line):x}\r\n{line}\r\n" for line in lines) + "0\r\n\r\n"
+    kind = {"Content_Type": "multipart/related; boundary===0==", "Transfer_Encoding": "chunked"}
+    assert ask("POST", f"{UPLOAD}?uploadType=multipart", body, **kind)[0] == 200
+    assert content(ask, "new") == "x\r"
+
+
 @pytest.mark.parametrize(
     "body", ["", "--==0==", "nonsense", multipart("\n")[:-12], multipart("\n").replace("\n\n", "")]
 )
@@ -76,6 +85,22 @@ def test_the_chunks_of_an_upload_may_come_by_put_and_by_post(
     last = f"bytes {len(half)}-{len(half) + 1}/{len(half) + 2}"
     assert ask(verb, path, "bb", Content_Range=last)[0] == 200
     assert content(ask, "big") == f"{half}bb"
+
+
+def test_an_upload_of_unknown_size_ends_with_its_only_request(ask: Ask) -> None:
+    """As Google's client for Node sends every resumable upload without a chunk size."""
+    for name, range_, data, status in (
+        ("streamed", "0-*/*", "abc", 200),
+        ("sized", "0-*/3", "abc", 200),
+        ("short", "0-*/4", "abc", 400),
+        ("empty", "0-*/0", "", 200),
+        ("gap", "1-*/*", "bc", 400),
+    ):
+        _, _, headers = ask("POST", f"{UPLOAD}?uploadType=resumable&name={name}", "{}")
+        path = "/" + headers["Location"].split("/", 4)[4]
+        assert ask("PUT", path, data, Content_Range=f"bytes {range_}")[0] == status, name
+    assert names(ask) == ["a/b", "empty", "sized", "streamed"]
+    assert content(ask, "streamed") == "abc"
 
 
 def test_objects_are_copied_rewritten_and_moved_with_their_metadata(ask: Ask) -> None:
@@ -138,6 +163,48 @@ def test_a_bucket_remembers_its_labels_and_refuses_what_it_cannot_do(ask: Ask) -
         {"enabled": False},
     )
     assert names(ask) == ["a/b"]
+
+
+def test_an_object_without_bytes_is_made_from_metadata_alone(ask: Ask) -> None:
+    made = {"name": "empty", "contentType": "text/plain", "metadata": {"x": "1"}}
+    status, found, _ = ask("POST", OBJECTS, made)
+    assert (status, found["size"]) == (200, "0")
+    assert {key: found[key] for key in made} == made
+    assert ask("POST", f"{OBJECTS}?ifGenerationMatch=0", made)[0] == 412
+    assert ask("POST", OBJECTS, {})[0] == 400
+
+
+def test_the_preconditions_of_a_bucket_are_checked(ask: Ask) -> None:
+    bucket = "/storage/v1/b/photos"
+    before = ask("GET", bucket)[1]
+    for verb in ("PATCH", "PUT", "DELETE"):
+        assert ask(verb, f"{bucket}?ifMetagenerationMatch=7", {"labels": {"a": "b"}})[0] == 412
+    assert ask("GET", f"{bucket}?ifMetagenerationNotMatch=1")[0] == 304
+    assert ask("GET", bucket)[1] == before
+    after = ask("PATCH", f"{bucket}?ifMetagenerationMatch=1", {"billing": {"requesterPays": True}})
+    assert after[1]["billing"] == {"requesterPays": True}
+    assert before["timeCreated"] == before["updated"] == after[1]["timeCreated"]
+
+
+def test_all_permissions_that_a_client_asks_for_are_granted(ask: Ask) -> None:
+    asked = ["storage.objects.get", "storage.objects.list"]
+    query = "&".join(f"permissions={name}" for name in asked)
+    path = f"iam/testPermissions?{query}"
+    assert ask("GET", f"/storage/v1/b/photos/{path}")[1]["permissions"] == asked
+    assert ask("GET", f"/storage/v1/b/nothing/{path}")[0] == 404
+
+
+def test_buckets_are_listed_in_pages(ask: Ask) -> None:
+    made = [ask("POST", "/storage/v1/b?project=p", {"name": f"list-{i}"})[1] for i in range(3)]
+    path = "/storage/v1/b?project=p&prefix=list&maxResults=2"
+    first = ask("GET", path)[1]
+    second = ask("GET", f"{path}&pageToken={first['nextPageToken']}")[1]
+    assert (first["items"] + second["items"], "nextPageToken" in second) == (made, False)
+
+
+def test_paths_may_leave_out_the_version_as_googles_client_for_node_does(ask: Ask) -> None:
+    assert [bucket["name"] for bucket in ask("GET", "/b?project=p")[1]["items"]] == ["photos"]
+    assert ask("GET", "/b/photos/o/a%2Fb?alt=media")[1] == "abc"
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,16 @@ class Api:
         self._root = f"{http}/kubernetes/"
 
     def __call__(
-        self, verb: str, path: str, body: Any = None, kind: str = "application/json"
+        self,
+        verb: str,
+        path: str,
+        body: Any = None,
+        kind: str = "application/json",
+        accept: str = "",
     ) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            self._root + path, data, {"Content-Type": kind}, method=verb
+            self._root + path, data, {"Content-Type": kind, "Accept": accept}, method=verb
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as reply:
@@ -268,3 +273,81 @@ def test_a_stream_that_is_cut_at_its_start_does_not_look_ended() -> None:
     with pytest.raises(ConnectionCut):
         next(ByteFault("cut", 0, 0).apply(b"x", 0))
     assert kube_error("rate_limit").http_headers == {"Retry-After": "1"}
+
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+
+def rows(api: Api, path: str) -> list[dict[str, str]]:
+    """What kubectl prints of a list."""
+    found = api("GET", path, accept=TABLE)
+    names = [column["name"] for column in found["columnDefinitions"]]
+    return [dict(zip(names, row["cells"], strict=True)) for row in found["rows"]]
+
+
+def test_kubectl_gets_tables_with_the_state_of_each_object(api: Any) -> None:
+    api = api()
+    api("POST", JOBSETS, job_set())
+    api.ended()
+    (pod,), (node,) = rows(api, PODS), rows(api, "api/v1/nodes")
+    assert (pod["Ready"], pod["Status"], pod["Node"]) == ("0/1", "Completed", node["Name"])
+    assert (node["Status"], node["Version"][:2]) == ("Ready", "v1")
+    assert len(api("GET", "api/v1/nodes")["items"][0]["status"]["nodeInfo"]) == 10  # All required.
+    (ended,), (job,) = rows(api, JOBSETS), rows(api, "apis/batch/v1/jobs")
+    assert (ended["TerminalState"], ended["Restarts"], ended["Completed"]) == (
+        "Completed", "0", "True",
+    )  # fmt: skip
+    assert (job["Status"], job["Completions"]) == ("Complete", "1/1")
+    assert rows(api, f"{JOBSETS}/job")[0]["Name"] == "job"
+    assert rows(api, "api/v1/events")[0]["Object"] == "jobset/job"
+    row = api("GET", f"{PODS}?includeObject=Object", accept=TABLE)["rows"][0]["object"]
+    state = row["status"]["containerStatuses"][0]["state"]["terminated"]
+    times = (state["startedAt"], state["finishedAt"], row["status"]["startTime"])
+    assert [len(time) for time in times] == [len("2026-11-27T06:37:18Z")] * 3
+
+
+def test_labels_are_selected_by_sets_of_values(api: Any) -> None:
+    api = api()
+    path = "api/v1/nodes?labelSelector=cloud.google.com/gke-tpu-topology%20"
+    for selector, count in (("in%20(2x2,1x1)", 1), ("notin%20(1x1)", 0), ("in%20(2x2)", 0)):
+        assert len(api("GET", path + selector)["items"]) == count
+
+
+def test_a_job_set_is_changed_by_json_patches_and_replaced(api: Any) -> None:
+    api = api()
+    old = api("POST", JOBSETS, {**job_set(), "metadata": {"name": "job", "labels": {"a": "b"}}})
+    operations = [
+        {"op": "test", "path": "/metadata/name", "value": "job"},
+        {"op": "add", "path": "/metadata/labels/x~1y", "value": "z"},
+        {"op": "move", "from": "/metadata/labels/a", "path": "/metadata/labels/c"},
+    ]
+    patch = "application/json-patch+json"
+    new = api("PATCH", f"{JOBSETS}/job", operations, patch)
+    assert new["metadata"]["labels"] == {"x/y": "z", "c": "b"}
+    wrong = [{"op": "remove", "path": "/metadata/labels/none"}]
+    assert api("PATCH", f"{JOBSETS}/job", wrong, patch)["code"] == 422
+    assert api("PUT", f"{JOBSETS}/job", old)["reason"] == "Conflict"
+    new = api("GET", f"{JOBSETS}/job")
+    del new["metadata"]["labels"], new["metadata"]["resourceVersion"], new["metadata"]["uid"]
+    replaced = api("PUT", f"{JOBSETS}/job", new)
+    assert ("labels" in replaced["metadata"], replaced["metadata"]["uid"]) == (
+        False, old["metadata"]["uid"],
+    )  # fmt: skip
+    new["spec"]["replicatedJobs"] = []
+    assert "immutable" in api("PUT", f"{JOBSETS}/job", new)["message"]
+
+
+def test_kubectl_explains_a_job_set(api: Any) -> None:
+    api = api()
+    found = api("GET", "openapi/v3/apis/jobset.x-k8s.io/v1alpha2")
+    schema = found["components"]["schemas"]["JobSet"]
+    assert schema["x-kubernetes-group-version-kind"][0]["kind"] == "JobSet"
+    assert "replicatedJobs" in schema["properties"]["spec"]["properties"]
+    assert "image" in found["$defs"]["container"]["properties"]
+    assert "Pod" in api("GET", "openapi/v3/api/v1")["components"]["schemas"]
+
+
+def test_kubectl_knows_the_short_names_of_objects(api: Any) -> None:
+    found = {each["name"]: each for each in api()("GET", "api/v1")["resources"]}
+    assert found["pods"]["shortNames"] == ["po"]
+    assert found["pods"]["categories"] == ["all"]

@@ -198,10 +198,10 @@ class Body:
             if not piece:
                 raise ConnectionCut
             self._left -= len(piece)
-            yield piece
-            # A line break ends each chunk.
+            # A line break ends each chunk; it is read first, because `peek` takes only one piece.
             if self._chunked and not self._left:
                 self._file.readline(_LONGEST_LINE)
+            yield piece
 
     def _next_chunk(self) -> bool:
         size = self._file.readline(_LONGEST_LINE).partition(b";")[0].strip()
@@ -219,12 +219,16 @@ class Body:
 
 @dataclass(frozen=True)
 class Request:
-    """One request; `names` are the variables of its route, unquoted."""
+    """One request; `names` are the variables of its route, unquoted.
+
+    `query` has the last value of each parameter, `query_text` all of them.
+    """
 
     names: Mapping[str, str]
     query: Mapping[str, str]
     headers: Headers
     body: Body
+    query_text: str = ""
 
     @property
     def base_url(self) -> str:
@@ -340,7 +344,7 @@ class HttpApi:
                 raise self.error("field_selection", fields=str(error)) from None
             for route in self.routes:
                 if (names := route.match(verb, path)) is not None:
-                    reply = route.answer(Request(names, parameters, headers, body))
+                    reply = route.answer(Request(names, parameters, headers, body, query))
                     if mask and reply.document:
                         reply = replace(reply, document=select_fields(reply.document, mask))
                     return reply

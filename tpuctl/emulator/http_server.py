@@ -60,6 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, rest = path.removeprefix("/").partition("/")
         if has_secret := self._emulator.is_secret(first):
             path = f"/{rest}"
+        # Google's client for Node appends its paths to STORAGE_EMULATOR_HOST itself; no bucket
+        # of the XML API has so short a name.
+        if path == "/b" or path.startswith("/b/"):
+            path = f"/storage/v1{path}"
         known = (api for api in self._apis if path.startswith(api.prefixes))
         api = next(known, HttpApi((), ()))
         try:

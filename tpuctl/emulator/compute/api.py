@@ -88,6 +88,8 @@ def _read_body(request: Request) -> Document:
         document = json.loads(request.body.read(_LARGEST_BODY) or b"{}")
     except (ValueError, RecursionError) as error:
         raise compute_error("bad_request", why=f"Parse Error: {error}") from error
+    if document == "":  # From Google's client for Node, for a method without a body.
+        return {}
     if not isinstance(document, dict):
         raise compute_error("bad_request", why="Parse Error: the body must be an object.")
     return document

@@ -46,8 +46,10 @@ def insert(world: World, call: Call, failure: Failure | None) -> ComputeOperatio
     check_name(_NUMBERED.sub("1", base))
     if len(base) > _LONGEST_BASE:
         raise invalid("resource.baseInstanceName", base, f"At most {_LONGEST_BASE} characters.")
-    template, machine, document, model = read_template(world, requested.get("instanceTemplate"))
-    policy = read_policy(world, (requested.get("resourcePolicies") or {}).get("workloadPolicy"))
+    url = requested.get("instanceTemplate")
+    template, machine, document, model = read_template(world, call.project, url)
+    url = (requested.get("resourcePolicies") or {}).get("workloadPolicy")
+    policy = read_policy(world, call.project, url)
     topology = _topology(policy)
     is_bulk = (requested.get("targetSizePolicy") or {}).get("mode") == "BULK"
     if policy and "groupPlacementPolicy" in policy.document:

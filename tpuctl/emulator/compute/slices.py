@@ -29,10 +29,12 @@ from tpuctl.emulator.world import World
 
 _TOPOLOGY = re.compile(r"[1-9]\d*x[1-9]\d*(x[1-9]\d*)?")
 _POLICY = re.compile(
-    r"(?:https://[^/]+/compute/\w+/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/([^/]+)"
+    r"(?:(?:https://[^/]+/compute/\w+/)?projects/([^/]+)/)?"
+    r"regions/([^/]+)/resourcePolicies/([^/]+)"
 )
 _TEMPLATE = re.compile(
-    r"(?:https?://.*/)?projects/([^/]+)/(?:regions/([^/]+)|global)/instanceTemplates/([^/]+)"
+    r"(?:(?:https?://.*/)?projects/([^/]+)/)?"
+    r"(?:regions/([^/]+)|global)/instanceTemplates/([^/]+)"
 )
 _KINDS = (
     "workloadPolicy",
@@ -125,20 +127,22 @@ def _check_template(world: World, call: Call, requested: Document) -> None:
             raise compute_error("malformed_url", field=field, value=subnet)
 
 
-def read_template(world: World, url: Any) -> tuple[Resource, MachineType, Document, str]:
+def read_template(
+    world: World, own_project: str, url: Any
+) -> tuple[Resource, MachineType, Document, str]:
     """Return the template behind a link, and its instance properties; raises ComputeError."""
     found = _TEMPLATE.fullmatch(str(url))
     if not found:
         raise compute_error("malformed_url", field="resource.instanceTemplate", value=url)
     project, region, name = found.groups()
     collection = "regionInstanceTemplates" if region else "instanceTemplates"
-    template = get(world, collection, Key(project, region or GLOBAL, name))
+    template = get(world, collection, Key(project or own_project, region or GLOBAL, name))
     properties = template.document["properties"]
     machine = read_machine(world, None, properties["machineType"])
     return template, machine, *read_properties(machine, properties)
 
 
-def read_policy(world: World, url: Any) -> Resource | None:
+def read_policy(world: World, own_project: str, url: Any) -> Resource | None:
     """Return the workload policy behind a link; raises ComputeError."""
     if not url:
         return None
@@ -147,4 +151,5 @@ def read_policy(world: World, url: Any) -> Resource | None:
         raise compute_error(
             "malformed_url", field="resource.resourcePolicies.workloadPolicy", value=url
         )
-    return get(world, "resourcePolicies", Key(*found.groups()))
+    project, region, name = found.groups()
+    return get(world, "resourcePolicies", Key(project or own_project, region, name))

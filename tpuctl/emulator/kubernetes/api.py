@@ -19,11 +19,15 @@ from tpuctl.emulator.kubernetes.controller import QUEUE, Controller
 from tpuctl.emulator.kubernetes.discovery import META_V1, ROOT, Discovery
 from tpuctl.emulator.kubernetes.objects import (
     Objects,
+    fields_match,
     kube_error,
     schema_problems,
+    selected,
     webhook_problems,
 )
+from tpuctl.emulator.kubernetes.patches import json_patched, merged
 from tpuctl.emulator.kubernetes.pods import Kubelet
+from tpuctl.emulator.kubernetes.tables import table, wants_table
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 from tpuctl.storage.local import write_atomically
@@ -31,6 +35,7 @@ from tpuctl.storage.local import write_atomically
 _LARGEST_BODY = 3 << 20
 _TICK_S = 0.02
 _WATCH_S = 300.0
+_KEPT = ("creationTimestamp", "generation", "name", "namespace", "uid")
 _MUTABLE = ("suspend", "ttlSecondsAfterFinished")
 
 
@@ -99,8 +104,9 @@ class KubernetesApi:
             Route(each.rule, partial(self._with_fault, "discover", "", each.answer))
             for each in Discovery(self._resources, self._emulator).routes()
         ]
-        verbs = {"GET": self._get, "POST": self._create, "PATCH": self._patch,
-                 "DELETE": self._delete}  # fmt: skip
+        actions = {"GET": ("get", self._get), "PATCH": ("patch", self._patch),
+                   "PUT": ("patch", self._replace),
+                   "DELETE": ("delete", self._delete)}  # fmt: skip
         for plural, (base, _, namespaced, _) in self._resources.items():
             inside = f"{ROOT}/{base}" + ("/namespaces/{namespace}" if namespaced else "")
             routes.append(
@@ -114,10 +120,9 @@ class KubernetesApi:
             if namespaced:
                 every = partial(self._answer, "list", plural, self._list)
                 routes.append(Route(f"GET {ROOT}/{base}/{plural}", every))
-            for verb, action in verbs.items():
-                if verb != "POST":
-                    one = partial(self._answer, verb.lower(), plural, action)
-                    routes.append(Route(f"{verb} {inside}/{plural}/{{name}}", one))
+            for verb, (on, action) in actions.items():
+                one = partial(self._answer, on, plural, action)
+                routes.append(Route(f"{verb} {inside}/{plural}/{{name}}", one))
         log = f"GET {ROOT}/api/v1/namespaces/{{namespace}}/pods/{{name}}/log"
         routes.append(Route(log, partial(self._answer, "logs", "pods", self._log)))
         return HttpApi((f"{ROOT}/",), routes, kube_error)
@@ -164,7 +169,7 @@ class KubernetesApi:
         def matches(each: Document) -> bool:
             meta = each["metadata"]
             here = namespace is None or meta.get("namespace") == namespace
-            return here and _selected(meta.get("labels", {}), labels) and _fields(each, fields)
+            return here and selected(meta.get("labels", {}), labels) and fields_match(each, fields)
 
         with self.objects.changed:
             found, revision = self.objects.all(plural, matches), self.objects.revision
@@ -173,26 +178,46 @@ class KubernetesApi:
             since = query.get("resourceVersion", "")
             until = time.monotonic() + float(query.get("timeoutSeconds") or _WATCH_S)
             is_over = lambda: self._closed.is_set() or time.monotonic() > until  # noqa: E731
-            first = (
+            first: list[Document] = (
                 [] if since not in ("", "0") else [{"type": "ADDED", "object": o} for o in found]
             )
             after = int(since) if since.isdecimal() and since != "0" else revision
             changes = self.objects.watch(plural, matches, after, is_over)
             lines = (
-                json.dumps(each).encode() + b"\n" for part in (first, changes) for each in part
+                json.dumps(
+                    {**each, "object": self._shown(plural, request, each["object"])}
+                ).encode()
+                + b"\n"
+                for part in (first, changes)
+                for each in part
             )
             return Reply(content=Stream(lines), headers={"Content-Type": "application/json"})
         first_one = int(query.get("continue") or 0)
         last = first_one + int(query.get("limit") or len(found) or 1)
         meta = {"resourceVersion": str(revision)}
         meta |= {"continue": str(last)} if last < len(found) else {}
-        version = base.partition("/")[2]
+        version, page = base.partition("/")[2], found[first_one:last]
+        if wants_table(request):
+            return Reply(document=self._table(plural, request, page, meta))
         return Reply(document={"apiVersion": version, "kind": f"{kind}List", "metadata": meta,
-                               "items": found[first_one:last]})  # fmt: skip
+                               "items": page})  # fmt: skip
 
     def _get(self, plural: str, request: Request) -> Reply:
         with self.objects.changed:
-            return Reply(document=deepcopy(self._found(plural, request)))
+            found = deepcopy(self._found(plural, request))
+        return Reply(document=self._shown(plural, request, found))
+
+    def _shown(self, plural: str, request: Request, found: Document) -> Document:
+        """Return an object, or a table of it if the client asks for one."""
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        is_table = wants_table(request)
+        return self._table(plural, request, [found], version) if is_table else found
+
+    def _table(
+        self, plural: str, request: Request, items: list[Document], meta: Document
+    ) -> Document:
+        include = request.query.get("includeObject") or "Metadata"
+        return table(plural, items, meta, self.objects.now(), include)
 
     def _found(self, plural: str, request: Request) -> Document:
         found = self.objects.find(plural, request.names.get("namespace", ""), request.names["name"])
@@ -248,11 +273,30 @@ class KubernetesApi:
             )
 
     def _patch(self, plural: str, request: Request) -> Reply:
-        if "merge-patch+json" not in request.headers.get("Content-Type", ""):
-            raise kube_error("bad_request", why="the emulator takes merge patches only")
-        change = _body(request)
+        kind = request.headers.get("Content-Type", "")
+        if not any(name in kind for name in ("/merge-patch+json", "/json-patch+json")):
+            raise kube_error("bad_request", why="the emulator takes merge and JSON patches only")
+        is_merge = "/merge-patch" in kind
+        change = _body(request, dict if is_merge else list)
         with self.objects.changed:
-            return self._update(plural, request, _merged(self._found(plural, request), change))
+            old = self._found(plural, request)
+            new = merged(old, change) if is_merge else json_patched(old, change)
+            return self._update(plural, request, new)
+
+    def _replace(self, plural: str, request: Request) -> Reply:
+        new = _body(request)
+        with self.objects.changed:
+            old = self._found(plural, request)
+            meta, known = new.get("metadata") or {}, old["metadata"]
+            if meta.get("resourceVersion", known["resourceVersion"]) != known["resourceVersion"]:
+                why = (
+                    "the object has been modified; please apply your changes to the latest version"
+                )
+                what = self._what(plural, request.names["name"])
+                raise kube_error("conflict", what=what, why=f"{why} and try again")
+            kept = {name: known[name] for name in _KEPT if name in known}
+            status = {name: old[name] for name in ("status",) if name in old}
+            return self._update(plural, request, {**new, **status, "metadata": {**meta, **kept}})
 
     def _update(self, plural: str, request: Request, new: Document) -> Reply:
         """Change an object in place, if its fields are mutable: most of a JobSet's are not."""
@@ -318,12 +362,12 @@ class KubernetesApi:
         return Reply(content=Stream(iter(text)), headers={"Content-Type": "text/plain"})
 
 
-def _body(request: Request) -> Document:
+def _body(request: Request, kind: type = dict) -> Any:
     try:
         found = json.loads(request.body.read(_LARGEST_BODY))
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, kind):
         raise kube_error("body")
     return found
 
@@ -345,40 +389,3 @@ def _default(made: Document, *, queued: bool) -> None:
         rule.setdefault("name", f"failurePolicyRule{number}")
     if queued and QUEUE in made["metadata"].get("labels", {}):
         spec["suspend"] = True
-
-
-def _merged(old: Any, change: Any) -> Any:
-    """Apply a merge patch (RFC 7386)."""
-    if not isinstance(change, dict):
-        return change
-    new = dict(old) if isinstance(old, dict) else {}
-    for name, value in change.items():
-        if value is None:
-            new.pop(name, None)
-        else:
-            new[name] = _merged(new.get(name), value)
-    return new
-
-
-def _selected(labels: Document, selector: str) -> bool:
-    """Whether labels match a selector such as a=b, a!=b, a or !a."""
-    for part in filter(None, selector.split(",")):
-        name, equals, value = part.replace("==", "=").partition("=")
-        if not equals:
-            met = (name.lstrip("!") in labels) != name.startswith("!")
-        else:
-            met = (labels.get(name.rstrip("!")) == value) != name.endswith("!")
-        if not met:
-            return False
-    return True
-
-
-def _fields(document: Document, selector: str) -> bool:
-    for part in filter(None, selector.split(",")):
-        path, _, value = part.replace("==", "=").partition("=")
-        found: Any = document
-        for name in path.rstrip("!").split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        if (str(found or "") == value) == path.endswith("!"):
-            return False
-    return True

@@ -202,7 +202,7 @@ class Controller:
         for number, pod in enumerate(pods):
             pod["spec"]["nodeName"] = fits[number % len(fits)]["metadata"]["name"]
             set_condition(pod["status"], "PodScheduled", "True", "Scheduled", "", now)
-            pod["status"]["hostIP"] = "127.0.0.1"
+            pod["status"] |= {"hostIP": "127.0.0.1", "startTime": now}
             self._objects.put("pods", pod)
         return True
 

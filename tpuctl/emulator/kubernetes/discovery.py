@@ -13,6 +13,15 @@ from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 
 ROOT = "/kubernetes"
+_MORE_NAMES = {
+    "events": {"shortNames": ["ev"]},
+    "jobs": {"categories": ["all"]},
+    "localqueues": {"shortNames": ["queue", "queues", "lq"]},
+    "namespaces": {"shortNames": ["ns"]},
+    "nodes": {"shortNames": ["no"]},
+    "pods": {"shortNames": ["po"], "categories": ["all"]},
+    "workloads": {"shortNames": ["wl"]},
+}
 META_V1 = {"apiVersion": "v1"}
 
 
@@ -67,7 +76,7 @@ class Discovery:
         base = base or "apis/{group}/{version}".format_map(request.names)
         found = [
             {"name": plural, "singularName": row[1].lower(), "namespaced": row[2], "kind": row[1],
-             "verbs": row[3].split()}
+             "verbs": row[3].split(), **_MORE_NAMES.get(plural, {})}
             for plural, row in self._resources.items() if row[0] == base
         ]  # fmt: skip
         if not found:
@@ -102,8 +111,8 @@ class Discovery:
         }
 
     def _openapi(self, request: Request) -> Reply:
-        """Answer kubectl's question about an API group: which calls validate fields strictly."""
-        base, paths = request.names["path"], {}
+        """Answer kubectl's questions about an API group: its schemas, and strict validation."""
+        base, paths, schemas = request.names["path"], {}, {}
         group, _, version = base.removeprefix("apis/").removeprefix("api/").rpartition("/")
         query = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
         for plural, (where, kind, _, _) in self._resources.items():
@@ -111,13 +120,23 @@ class Discovery:
                 named: Document = {"group": group, "version": version, "kind": kind}
                 call = {"x-kubernetes-group-version-kind": named, "parameters": [query]}
                 paths[f"/{base}/namespaces/{{namespace}}/{plural}"] = {"post": call, "patch": call}
+                known = load_data("jobset_schema")["schema"] if plural == "jobsets" else {}
+                about_kind = {"type": "object", "x-kubernetes-group-version-kind": [named]}
+                schemas[kind] = {**about_kind, **known}
         about = {"title": "Kubernetes", "version": "1.34"}
-        return Reply(document={"openapi": "3.0.0", "info": about, "paths": paths})
+        # The schema's references begin at the root of the document.
+        shared = schemas.get("JobSet", {}).get("$defs", {})
+        components = {"schemas": schemas}
+        document = {"openapi": "3.0.0", "info": about, "paths": paths, "components": components}
+        return Reply(document={**document, "$defs": shared})
 
 
 def kubeconfig(emulator: Emulator) -> str:
     """Write the kubeconfig of the emulated cluster; JSON is YAML."""
-    name, cluster = "tpuctl-emulator", {"server": f"{emulator.http}{ROOT}"}
+    name = "tpuctl-emulator"
+    # The client for Node refuses HTTP otherwise, even on the loopback interface.
+    insecure = {"insecure-skip-tls-verify": True}
+    cluster = {"server": f"{emulator.http}{ROOT}", **insecure}
     context = {"cluster": name, "user": name, "namespace": "default"}
     return json.dumps({
         **META_V1, "kind": "Config", "current-context": name,

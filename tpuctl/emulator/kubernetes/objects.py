@@ -12,7 +12,6 @@ from typing import Any
 
 from tpuctl.emulator.errors import ServiceError, load_data
 from tpuctl.emulator.methods import Document
-from tpuctl.emulator.resources import timestamp
 
 _KEPT_CHANGES = 4096
 _TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool,
@@ -25,6 +24,7 @@ _META = (
      "ownerReferences", "resourceVersion", "selfLink", "uid")  # fmt: skip
 _MISSING = ("onExitCodes", "onJobFailureMessagePatterns", "targetReplicatedJobs", "valueFrom",
             "envFrom", "dependsOn", "coordinator", "volumeClaimPolicies")  # fmt: skip
+_SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^)]*)\)")
 _RULE = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -54,7 +54,7 @@ class Objects:
 
     def time(self) -> str:
         """Return the current time in the API's format."""
-        return timestamp(self.now().replace(microsecond=0))
+        return f"{self.now():%Y-%m-%dT%H:%M:%SZ}"
 
     def put(self, plural: str, document: Document) -> Document:
         """Store a new object or a new version of one."""
@@ -153,6 +153,34 @@ def has_condition(document: Document, kind: str) -> bool:
     """Whether a condition is true."""
     conditions = document.get("status", {}).get("conditions", ())
     return any(each["type"] == kind and each["status"] == "True" for each in conditions)
+
+
+def selected(labels: Document, selector: str) -> bool:
+    """Whether labels match a selector such as a=b, a!=b, a, !a, a in (b,c) or a notin (b)."""
+    for part in filter(None, (text.strip() for text in re.split(r",(?![^(]*\))", selector))):
+        name, equals, value = part.replace("==", "=").partition("=")
+        if found := _SET.fullmatch(part):
+            values = [each.strip() for each in found[3].split(",")]
+            met = (labels.get(found[1]) in values) == (found[2] == "in")
+        elif not equals:
+            met = (name.lstrip("!") in labels) != name.startswith("!")
+        else:
+            met = (labels.get(name.rstrip("! ")) == value.strip()) != name.endswith("!")
+        if not met:
+            return False
+    return True
+
+
+def fields_match(document: Document, selector: str) -> bool:
+    """Whether the fields of an object match a selector such as status.phase=Running."""
+    for part in filter(None, selector.split(",")):
+        path, _, value = part.replace("==", "=").partition("=")
+        found: Any = document
+        for name in path.rstrip("!").split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if (str(found or "") == value) == path.endswith("!"):
+            return False
+    return True
 
 
 def schema_problems(value: Any, schema: Mapping[str, Any], place: str = "") -> Iterator[str]:

@@ -53,9 +53,19 @@ class Pool:
                 "status": {
                     "capacity": room,
                     "allocatable": room,
+                    "nodeInfo": _node_info(),
                     "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
                 },
             }
+
+
+def _node_info() -> Document:
+    """Describe a node's system; Kubernetes requires all of these fields."""
+    version = load_data("kubernetes")["version"]["gitVersion"]
+    unknown = ("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion",
+               "machineID", "osImage", "systemUUID")  # fmt: skip
+    known = {"kubeletVersion": version, "operatingSystem": "linux", "architecture": "amd64"}
+    return {**dict.fromkeys(unknown, ""), **known}
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,8 @@ class Kubelet:
         lines = pod.logs.setdefault(name, [])
         if container.get("image") in self._missing_images:
             return self._wait_for_image(pod, container, is_init)
-        self._set_state(pod, name, {"running": {"startedAt": self._objects.time()}}, is_init)
+        started = {"startedAt": self._objects.time()}
+        self._set_state(pod, name, {"running": started}, is_init)
         command = command or ["true"]
         if finds_names():
             command = [*_with_names(pod.folder / "hosts"), *command]
@@ -165,7 +166,7 @@ class Kubelet:
         reason = "Error" if code else "Completed"
         # If nobody stopped the container, only the kernel kills it: out of memory.
         reason = "OOMKilled" if code == 137 and not pod.disrupted else reason
-        ended = {"exitCode": code, "reason": reason, "finishedAt": self._objects.time()}
+        ended = {**started, "exitCode": code, "reason": reason, "finishedAt": self._objects.time()}
         self._set_state(pod, name, {"terminated": ended}, is_init)
         return code
 

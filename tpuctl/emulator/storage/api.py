@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import parse_qsl
 
 from tpuctl.emulator.errors import StorageError, storage_error
 from tpuctl.emulator.faults import STORAGE_METHODS, FaultCounts, StorageFault
@@ -22,18 +23,25 @@ from tpuctl.emulator.http import (
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.service import Emulator
 from tpuctl.emulator.storage.objects import Bucket, Buckets
-from tpuctl.emulator.storage.reading import current_object, get_media, list_objects
+from tpuctl.emulator.storage.reading import (
+    MOST_ITEMS,
+    current_object,
+    get_media,
+    list_objects,
+)
 from tpuctl.emulator.storage.resources import (
     WRITABLE,
     bucket_fields,
     merged,
     read_conditions,
+    read_whole,
 )
 from tpuctl.emulator.storage.uploads import (
     cancel,
     compose,
     copy,
     insert,
+    insert_empty,
     move,
     name_of_upload,
     read_document,
@@ -78,12 +86,17 @@ def _json_api(api: "StorageApi") -> HttpApi:
         Route(f"POST {objects}/{{object}}/copyTo{target}", api.method("storage_copy", copy)),
         Route(f"POST {objects}/{{object}}/moveTo/o/{{name}}", api.method("storage_move", move)),
         Route(f"GET {objects}", api.method("storage_list", _list)),
+        Route(f"POST {objects}", api.method("storage_insert", insert_empty)),
         Route(f"GET {buckets}/{{bucket}}", api.method("storage_get_bucket", _get_bucket)),
         Route(
             f"GET {buckets}/{{bucket}}/storageLayout",
             api.method("storage_get_bucket", _storage_layout),
         ),
         Route(f"GET {buckets}/{{bucket}}/iam", api.method("storage_get_bucket", _get_policy)),
+        Route(
+            f"GET {buckets}/{{bucket}}/iam/testPermissions",
+            api.method("storage_get_bucket", _test_permissions),
+        ),
         Route(f"PUT {buckets}/{{bucket}}/iam", api.method("storage_patch_bucket", _set_policy)),
         Route(
             f"GET {buckets}/{{bucket}}/managedFolders",
@@ -234,7 +247,9 @@ _patch, _update = partial(_change, whole=False), partial(_change, whole=True)
 
 
 def _get_bucket(buckets: Buckets, request: Request) -> Reply:
-    return Reply(document=buckets.bucket(request.names["bucket"]).resource(request.base_url))
+    bucket = buckets.bucket(request.names["bucket"])
+    read_conditions(request.query).check(bucket, reading=True)
+    return Reply(document=bucket.resource(request.base_url))
 
 
 def _storage_layout(buckets: Buckets, request: Request) -> Reply:
@@ -260,12 +275,22 @@ def _set_policy(buckets: Buckets, request: Request) -> Reply:
     return Reply(document=changed.policy)
 
 
+def _test_permissions(buckets: Buckets, request: Request) -> Reply:
+    """Grant all that the client asks for: nothing enforces the policy."""
+    buckets.bucket(request.names["bucket"])
+    document: Document = {"kind": "storage#testIamPermissionsResponse"}
+    asked = [text for key, text in parse_qsl(request.query_text) if key == "permissions"]
+    return Reply(document={**document, "permissions": asked})
+
+
 def _list_buckets(buckets: Buckets, request: Request) -> Reply:
-    prefix = request.query.get("prefix", "")
-    found = [buckets.buckets[name] for name in sorted(buckets.buckets) if name.startswith(prefix)]
-    document: Document = {"kind": "storage#buckets"}
-    if found:
-        document["items"] = [bucket.resource(request.base_url) for bucket in found]
+    prefix, after = request.query.get("prefix", ""), request.query.get("pageToken", "")
+    most = min(read_whole(request.query, "maxResults") or MOST_ITEMS, MOST_ITEMS)
+    found = sorted(name for name in buckets.buckets if name.startswith(prefix) and name > after)
+    page = [buckets.buckets[name].resource(request.base_url) for name in found[:most]]
+    document: Document = {"kind": "storage#buckets", **({"items": page} if page else {})}
+    if found[most:]:
+        document["nextPageToken"] = page[-1]["name"]
     return Reply(document=document)
 
 
@@ -273,20 +298,22 @@ def _insert_bucket(buckets: Buckets, request: Request) -> Reply:
     body = read_document(request.body.read(_LARGEST_BODY_BYTES))
     location = str(body.pop("location", None) or "US").upper()
     bucket = Bucket(str(body.get("name") or ""), location, bucket_fields(body))
-    buckets.add_bucket(bucket)
+    bucket = buckets.add_bucket(bucket)
     return Reply(document=bucket.resource(request.base_url))
 
 
 def _change_bucket(buckets: Buckets, request: Request, *, whole: bool) -> Reply:
     body = bucket_fields(read_document(request.body.read(_LARGEST_BODY_BYTES) or b"{}"))
     changed = buckets.change_bucket(
-        request.names["bucket"], lambda old: merged({} if whole else old, body)
+        request.names["bucket"],
+        read_conditions(request.query),
+        lambda old: merged({} if whole else old, body),
     )
     return Reply(document=changed.resource(request.base_url))
 
 
 def _delete_bucket(buckets: Buckets, request: Request) -> Reply:
-    buckets.remove_bucket(request.names["bucket"])
+    buckets.remove_bucket(request.names["bucket"], read_conditions(request.query))
     return Reply(204)
 
 

@@ -25,6 +25,7 @@ from tpuctl.emulator.storage.resources import (
     Conditions,
     StoredObject,
     check_bucket_name,
+    format_time,
 )
 from tpuctl.storage.local import ensure_folder, open_own, translated_write_errors, write_atomically
 
@@ -36,7 +37,9 @@ class Bucket:
     name: str
     location: str
     fields: Document = field(default_factory=dict)
+    generation: int = 0
     metageneration: int = 1
+    updated_us: int = 0
     objects: dict[str, StoredObject] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     bindings: list[Document] = field(default_factory=list)
@@ -61,6 +64,9 @@ class Bucket:
             "name": self.name,
             "location": self.location,
             "locationType": self.location_type,
+            "timeCreated": format_time(self.generation),
+            "updated": format_time(self.updated_us),
+            "generation": str(self.generation),
             "metageneration": str(self.metageneration),
             "etag": f"{self.metageneration:x}",
             "storageClass": "STANDARD",
@@ -83,8 +89,8 @@ class Bucket:
 
     def record(self) -> Document:
         """The bucket as a line of the journal."""
-        names = ("name", "location", "fields", "metageneration", "bindings")
-        return {"bucket": {name: getattr(self, name) for name in names}}
+        names = ("name", "location", "fields", "generation", "metageneration", "updated_us")
+        return {"bucket": {name: getattr(self, name) for name in (*names, "bindings")}}
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,11 @@ class Buckets:
         self._files = 0
         self.lock = threading.RLock()
         self._session_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self.buckets = {name: Bucket(name, location) for name, location in buckets.items()}
+        now = now_us()
+        self.buckets = {
+            name: Bucket(name, location, generation=now, updated_us=now)
+            for name, location in buckets.items()
+        }
         self.sessions: dict[str, Session] = {}
         self.fault_counts: list[int] = []
         ensure_folder(self._data, private=True)
@@ -154,23 +164,25 @@ class Buckets:
             return found
         raise storage_error("no_bucket")
 
-    def add_bucket(self, bucket: Bucket) -> None:
+    def add_bucket(self, bucket: Bucket) -> Bucket:
         """Create a bucket."""
         check_bucket_name(bucket.name)
         with self.lock:
             if bucket.name in self.buckets:
                 raise storage_error("bucket_taken")
-            self._record(bucket.record())
+            now = self._next_us()
+            self._record(replace(bucket, generation=now, updated_us=now).record())
+            return self.buckets[bucket.name]
 
-    def change_bucket(self, name: str, fields: Callable[[Document], Document]) -> Bucket:
-        """Change the fields of a bucket."""
+    def change_bucket(
+        self, name: str, conditions: Conditions, fields: Callable[[Document], Document]
+    ) -> Bucket:
+        """Change the fields of a bucket, if the preconditions hold."""
         with self.lock:
             old = self.bucket(name)
-            self._record(
-                replace(
-                    old, fields=fields(old.fields), metageneration=old.metageneration + 1
-                ).record()
-            )
+            conditions.check(old)
+            changed = replace(old, fields=fields(old.fields), updated_us=self._next_us())
+            self._record(replace(changed, metageneration=old.metageneration + 1).record())
             return self.buckets[name]
 
     def set_policy(self, name: str, policy: Document) -> Bucket:
@@ -185,9 +197,10 @@ class Buckets:
             self._record(replace(old, bindings=bindings).record())
             return self.buckets[name]
 
-    def remove_bucket(self, name: str) -> None:
-        """Delete a bucket, which must be empty."""
+    def remove_bucket(self, name: str, conditions: Conditions) -> None:
+        """Delete a bucket, which must be empty, if the preconditions hold."""
         with self.lock:
+            conditions.check(self.bucket(name))
             if self.bucket(name).objects:
                 raise storage_error("bucket_full")
             self._record({"no_bucket": name})

@@ -95,7 +95,7 @@ def media_headers(stored: StoredObject) -> dict[str, str]:
     }
 
 
-_MOST_ITEMS = 1000
+MOST_ITEMS = 1000
 _NOT_SUPPORTED = ("softDeleted", "filter", "includeTrailingDelimiter")
 _GLOB = re.compile(r"\*\*|[*?{},]|\[!?[^\]]+\]|.", re.DOTALL)
 
@@ -105,7 +105,7 @@ def list_objects(bucket: Bucket, query: Mapping[str, str], base_url: str) -> Doc
     for key in _NOT_SUPPORTED:
         if query.get(key, "false") != "false":
             raise storage_error("unimplemented", what=key)
-    most = min(read_whole(query, "maxResults") or _MOST_ITEMS, _MOST_ITEMS)
+    most = min(read_whole(query, "maxResults") or MOST_ITEMS, MOST_ITEMS)
     items: list[Document] = []
     prefixes: list[str] = []
     document: Document = {"kind": "storage#objects"}

@@ -14,8 +14,9 @@ WRITABLE = (
     "customTime", "metadata", "storageClass",
 )  # fmt: skip
 BUCKET_FIELDS = (
-    "autoclass", "cors", "defaultEventBasedHold", "iamConfiguration", "labels", "lifecycle",
-    "logging", "rpo", "softDeletePolicy", "storageClass", "website",
+    "autoclass", "billing", "cors", "defaultEventBasedHold", "encryption", "iamConfiguration",
+    "labels", "lifecycle", "logging", "retentionPolicy", "rpo", "softDeletePolicy", "storageClass",
+    "website",
 )  # fmt: skip
 _LARGEST_NAME_BYTES = 1024
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
@@ -26,6 +27,18 @@ class Lookup(Protocol):
 
     def get(self, key: str, /) -> object:
         """Return the value of a name, or None."""
+
+
+class Versioned(Protocol):
+    """An object or a bucket: what preconditions are about."""
+
+    @property
+    def generation(self) -> int:
+        """Microseconds since 1970 at its creation."""
+
+    @property
+    def metageneration(self) -> int:
+        """How often its metadata was set."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +88,9 @@ class StoredObject:
             "size": str(self.size_bytes),
             "crc32c": self.crc32c,
             "etag": self.etag,
-            "timeCreated": _time(self.created_us),
-            "timeFinalized": _time(self.created_us),
-            "updated": _time(self.updated_us),
+            "timeCreated": format_time(self.created_us),
+            "timeFinalized": format_time(self.created_us),
+            "updated": format_time(self.updated_us),
             "storageClass": "STANDARD",
             **self.fields,
         }
@@ -97,7 +110,7 @@ class Conditions:
     metageneration: int | None = None
     not_metageneration: int | None = None
 
-    def check(self, current: StoredObject | None, *, reading: bool = False) -> None:
+    def check(self, current: Versioned | None, *, reading: bool = False) -> None:
         """Raise StorageError unless all hold; a missing object has generation 0."""
         generation = current.generation if current else 0
         metageneration = current.metageneration if current else 0
@@ -181,6 +194,7 @@ def check_bucket_name(name: str) -> None:
         raise storage_error("bucket_name", name=name)
 
 
-def _time(microseconds: int) -> str:
+def format_time(microseconds: int) -> str:
+    """Write a time in microseconds since 1970 as the API does."""
     moment = datetime.fromtimestamp(microseconds // 10**6, timezone.utc)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{microseconds % 10**6 // 1000:03}Z"

@@ -28,7 +28,7 @@ from tpuctl.storage.local import open_own
 CHUNK_BYTES = 256 << 10
 _LARGEST_MULTIPART_BYTES = 256 << 20
 _LARGEST_METADATA_BYTES = 1 << 20
-_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?:(?P<total>\d+)|\*)")
+_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?:(?P<total>\d+)|\*)")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Declared:
 class _Chunk:
     """One chunk of a resumable upload: offset, size and total size, None if unknown.
 
-    A request without a range is the whole upload (`is_all`).
+    A request without a range, or up to `*`, is all that is left of the upload (`is_all`).
     """
 
     offset: int | None = None
@@ -74,6 +74,12 @@ def insert(buckets: Buckets, request: Request) -> Reply:
         raise storage_error("upload_type", value=kind)
     buckets.bucket(request.names["bucket"])
     return _KINDS[kind](buckets, request)
+
+
+def insert_empty(buckets: Buckets, request: Request) -> Reply:
+    """Create an object without bytes from its metadata, outside of `/upload`."""
+    metadata = read_document(request.body.read(_LARGEST_METADATA_BYTES))
+    return store_object(buckets, request, _declared(request, metadata), ())
 
 
 def name_of_upload(buckets: Buckets, request: Request) -> str:
@@ -198,7 +204,10 @@ def _read_chunk(request: Request, session: Session) -> _Chunk:
         raise storage_error("total", total=total, declared=session.total)
     if found["first"] is None:
         return _Chunk(total=total)
-    first, last = int(found["first"]), int(found["last"])
+    first = int(found["first"])
+    if found["last"] == "*":
+        return _Chunk(first, None if total is None else total - first, total, is_all=total is None)
+    last = int(found["last"])
     if last < first or (total is not None and last >= total):
         raise storage_error("content_range", value=text)
     return _Chunk(first, last - first + 1, total)
