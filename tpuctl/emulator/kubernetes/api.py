@@ -4,8 +4,9 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,6 +19,7 @@ from tpuctl.emulator.http import HttpApi, Reply, Request, Route, Stream
 from tpuctl.emulator.kubernetes.controller import QUEUE, Controller
 from tpuctl.emulator.kubernetes.discovery import META_V1, ROOT, Discovery
 from tpuctl.emulator.kubernetes.objects import (
+    JSON,
     Objects,
     kube_error,
     schema_problems,
@@ -31,6 +33,7 @@ from tpuctl.storage.local import write_atomically
 _LARGEST_BODY = 3 << 20
 _TICK_S = 0.02
 _WATCH_S = 300.0
+_SET = re.compile(r"\s*(\S+)\s+(in|notin)\s*\(\s*(.*?)\s*\)\s*")
 _MUTABLE = ("suspend", "ttlSecondsAfterFinished")
 
 
@@ -154,7 +157,9 @@ class KubernetesApi:
         reply = action(request)
         if fault and fault.after_accept:
             fault.apply(kube_error)
-        return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply
+        # Unlike Google's services, without a charset: lightkube compares the whole value.
+        reply = replace(reply, headers={**JSON, **reply.headers})
+        return replace(reply, fault=fault.byte_fault) if fault else reply
 
     def _list(self, plural: str, request: Request) -> Reply:
         query, (base, kind, *_) = request.query, self._resources[plural]
@@ -169,7 +174,7 @@ class KubernetesApi:
         with self.objects.changed:
             found, revision = self.objects.all(plural, matches), self.objects.revision
             found = deepcopy(sorted(found, key=lambda each: each["metadata"]["name"]))
-        if query.get("watch") in ("true", "1"):
+        if _flag(query, "watch"):
             since = query.get("resourceVersion", "")
             until = time.monotonic() + float(query.get("timeoutSeconds") or _WATCH_S)
             is_over = lambda: self._closed.is_set() or time.monotonic() > until  # noqa: E731
@@ -181,7 +186,7 @@ class KubernetesApi:
             lines = (
                 json.dumps(each).encode() + b"\n" for part in (first, changes) for each in part
             )
-            return Reply(content=Stream(lines), headers={"Content-Type": "application/json"})
+            return Reply(content=Stream(lines))
         first_one = int(query.get("continue") or 0)
         last = first_one + int(query.get("limit") or len(found) or 1)
         meta = {"resourceVersion": str(revision)}
@@ -248,8 +253,8 @@ class KubernetesApi:
             )
 
     def _patch(self, plural: str, request: Request) -> Reply:
-        if "merge-patch+json" not in request.headers.get("Content-Type", ""):
-            raise kube_error("bad_request", why="the emulator takes merge patches only")
+        if request.headers.get_content_type() != "application/merge-patch+json":
+            raise kube_error("media_type")
         change = _body(request)
         with self.objects.changed:
             return self._update(plural, request, _merged(self._found(plural, request), change))
@@ -301,21 +306,25 @@ class KubernetesApi:
             raise kube_error(
                 "bad_request", why=f"container {container} is not valid for pod {name}"
             )
-        if query.get("previous") == "true":
+        if _flag(query, "previous"):
             why = f'previous terminated container "{container}" in pod "{name}" not found'
             raise kube_error("bad_request", why=why)
         if pod is None or container not in pod.logs:
             why = f'container "{container}" in pod "{name}" is waiting to start: PodInitializing'
             raise kube_error("bad_request", why=why)
-        follow = query.get("follow") == "true"
-        lines = self._kubelet.follow(pod, container, follow=follow)
+        lines = self._kubelet.follow(pod, container, follow=_flag(query, "follow"))
         if tail := query.get("tailLines"):
             skipped = max(0, len(pod.logs[container]) - int(tail))
             lines = (each for number, each in enumerate(lines) if number >= skipped)
-        since, stamped = query.get("sinceTime", ""), query.get("timestamps") == "true"
+        since, stamped = query.get("sinceTime", ""), _flag(query, "timestamps")
         text = (b"%b %b" % (at.encode(), line) if stamped else line
                 for at, line in lines if at[:19] >= since[:19])  # fmt: skip
         return Reply(content=Stream(iter(text)), headers={"Content-Type": "text/plain"})
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    """Read a parameter like the real API: `True`, as Python's clients write it, is true."""
+    return query.get(name, "false").lower() not in ("false", "0")
 
 
 def _body(request: Request) -> Document:
@@ -361,13 +370,17 @@ def _merged(old: Any, change: Any) -> Any:
 
 
 def _selected(labels: Document, selector: str) -> bool:
-    """Whether labels match a selector such as a=b, a!=b, a or !a."""
-    for part in filter(None, selector.split(",")):
-        name, equals, value = part.replace("==", "=").partition("=")
-        if not equals:
-            met = (name.lstrip("!") in labels) != name.startswith("!")
+    """Whether labels match a selector such as a=b, a!=b, a, !a, a in (b, c) or a notin (b)."""
+    for part in filter(None, re.split(r",(?![^(]*\))", selector)):
+        if found := _SET.fullmatch(part):
+            name, verb, values = found.groups()
+            met = (labels.get(name) in re.split(r"\s*,\s*", values)) == (verb == "in")
         else:
-            met = (labels.get(name.rstrip("!")) == value) != name.endswith("!")
+            name, equals, value = (each.strip() for each in part.replace("==", "=").partition("="))
+            if not equals:
+                met = (name.lstrip("!") in labels) != name.startswith("!")
+            else:
+                met = (labels.get(name.rstrip("! ")) == value) != name.endswith("!")
         if not met:
             return False
     return True
