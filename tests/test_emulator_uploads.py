@@ -274,6 +274,7 @@ def test_the_xml_api_creates_finds_and_deletes_buckets(ask: Ask) -> None:
     place = "<C><LocationConstraint>eu</LocationConstraint></C>"
     assert ask("PUT", "/by-xml", place)[0] == 200
     assert ">EU</LocationConstraint>" in ask("GET", "/by-xml?location")[1]
+    assert "<VersioningConfiguration" in ask("GET", "/by-xml?versioning")[1]
     assert ask("DELETE", "/by-xml/")[0] == 204
     assert ask("HEAD", "/by-xml")[0] == 404
 
@@ -281,6 +282,7 @@ def test_the_xml_api_creates_finds_and_deletes_buckets(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("verb", "path"),
     [("PUT", "a/b?acl"), ("GET", "a/b?acl="), ("GET", "?versions"), ("POST", "?delete"),
+     ("PUT", "?versioning"), ("GET", "a/b?location"),
      ("DELETE", "a/b?tagging"), ("GET", "?uploads"), ("PUT", "?lifecycle")],
 )  # fmt: skip
 def test_a_part_that_is_not_supported_is_not_taken_for_the_whole(

@@ -56,7 +56,7 @@ _FIELDS = {
 }  # fmt: skip
 _LISTED = {"max-keys": "maxResults", "continuation-token": "pageToken"}
 _MAY_BE_EMPTY = ("continuation-token", "delimiter", "location", "marker", "prefix", "start-after",
-                 "uploads")  # fmt: skip
+                 "uploads", "versioning")  # fmt: skip
 _SOURCE = "x-goog-copy-source"
 _PART = re.compile(rb"<Part>(.*?)</Part>", re.DOTALL)
 
@@ -113,6 +113,8 @@ def _check_supported(verb: str, request: Request) -> None:
     query = request.query
     # A parameter without a value names a part of an object or bucket, such as its ?acl.
     parts = [name for name in query if not query[name] and name not in _MAY_BE_EMPTY]
+    if verb != "GET" or request.names["object"]:
+        parts += [name for name in ("location", "versioning") if name in query]
     if verb == "GET":
         parts += [name for name in ("uploads", "uploadId") if name in query]
     if request.headers.get("x-goog-content-sha256", "").startswith("STREAMING-"):
@@ -124,23 +126,29 @@ def _check_supported(verb: str, request: Request) -> None:
 def _choose(uploads: dict[str, _Upload], verb: str, request: Request) -> tuple[str, Action]:
     """Return the method of a request, and its action."""
     query = request.query
+    if not request.names["object"] and verb != "POST":
+        return _choose_for_bucket(verb, query)
     if verb == "POST":
         return "storage_insert", partial(_begin if "uploads" in query else _complete, uploads)
     if verb == "DELETE" and "uploadId" in query:
         return "storage_upload_chunk", partial(_abort, uploads)
-    if verb == "PUT" and not request.names["object"]:
-        return "storage_insert_bucket", _insert_bucket
-    if verb == "DELETE" and not request.names["object"]:
-        return "storage_delete_bucket", _delete_bucket
     if verb == "DELETE":
         return "storage_delete", _delete
-    if "location" in query:
-        return "storage_get_bucket", _location
     if verb != "PUT":
-        return ("storage_get", _get) if request.names["object"] else ("storage_list", _list)
+        return "storage_get", _get
     if "partNumber" in query:
         return "storage_upload_chunk", partial(_put_part, uploads)
     return ("storage_copy", _copy) if _SOURCE in request.headers else ("storage_insert", _put)
+
+
+def _choose_for_bucket(verb: str, query: Mapping[str, str]) -> tuple[str, Action]:
+    if verb == "PUT":
+        return "storage_insert_bucket", _insert_bucket
+    if verb == "DELETE":
+        return "storage_delete_bucket", _delete_bucket
+    if found := [name for name in ("location", "versioning") if name in query]:
+        return "storage_get_bucket", partial(_setting, found[0])
+    return "storage_list", _list
 
 
 def _get(buckets: Buckets, request: Request) -> Reply:
@@ -160,7 +168,7 @@ def _get(buckets: Buckets, request: Request) -> Reply:
     reply = get_media(buckets, request)
     start = "x-amz-meta-" if _is_s3(request.headers) else "x-goog-meta-"
     metadata = stored.fields.get("metadata", {}).items()
-    own = {f"{start}{name}": header_text(value) for name, value in metadata}
+    own = {header_text(f"{start}{name}"): header_text(value) for name, value in metadata}
     return replace(reply, headers={**own, **reply.headers, "ETag": tag})
 
 
@@ -259,8 +267,11 @@ def _delete_bucket(buckets: Buckets, request: Request) -> Reply:
     return Reply(204)
 
 
-def _location(buckets: Buckets, request: Request) -> Reply:
-    return _xml_reply("LocationConstraint", buckets.bucket(request.names["bucket"]).location)
+def _setting(name: str, buckets: Buckets, request: Request) -> Reply:
+    bucket = buckets.bucket(request.names["bucket"])
+    if name == "location":
+        return _xml_reply("LocationConstraint", bucket.location)
+    return _xml_reply("VersioningConfiguration", "")
 
 
 def _begin(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
