@@ -79,13 +79,13 @@ SLOW_CLIENTS := -o timeout=1500 -p no:unraisableexception
 test-clients: $(READY_CLIENTS) $(VENV_CLIENTS)-node/.ready $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready  ## gcloud and third-party clients with the emulator, in four environments (5 GB).
 	$(VENV_CLIENTS)/bin/python -m pytest -n 4 $(SLOW_CLIENTS) -m clients tests/test_clients_compute.py tests/test_clients_storage.py tests/test_clients_tpu.py tests/test_clients_kubernetes.py tests/test_clients_node.py tests/test_clients_tools.py
 	$(VENV_CLIENTS)-tools/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k 'skypilot or dstack' tests/test_clients_tools.py
-	$(VENV_CLIENTS)-beam/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k beam tests/test_clients_storage.py
+	$(VENV_CLIENTS)-beam/bin/python -m pytest $(SLOW_CLIENTS) -m clients -k 'beam or boto3' tests/test_clients_storage.py
 	$(VENV_CLIENTS)/bin/python -m pytest -k kubernetes tests/test_gke_manifest.py
 
 $(READY_CLIENTS): pyproject.toml constraints.txt constraints-clients.txt
 	$(PYTHON) -m venv $(VENV_CLIENTS)
 	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt -e '.[gcp,ssh,gke]' \
-		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 tpu-runner tpu_pod_commander eopod ray zarr datasets kubernetes kubernetes-validate hypothesis jsonschema pytest pytest-timeout pytest-xdist
+		google-api-python-client google-cloud-compute gcsfs obstore pyarrow tensorstore orbax-checkpoint jax tpuz tpunicorn2 tpu-runner tpu_pod_commander eopod ray zarr datasets 'smart_open[gcs]' 'cloudpathlib[gs]' polars deltalake gcloud-aio-storage kubernetes kr8s lightkube kubernetes-validate hypothesis jsonschema pytest pytest-timeout pytest-xdist
 	touch $(READY_CLIENTS)
 
 # Without npm, the tests of these are skipped.
@@ -96,7 +96,7 @@ $(VENV_CLIENTS)-node/.ready: Makefile
 
 # These hold back libraries that the others have newer.
 $(VENV_CLIENTS)-tools/.ready: TOOLS = -c constraints-clients.txt 'skypilot[gcp]' 'dstack[gcp]'
-$(VENV_CLIENTS)-beam/.ready: TOOLS = -c constraints-beam.txt 'apache-beam[gcp]'
+$(VENV_CLIENTS)-beam/.ready: TOOLS = -c constraints-beam.txt 'apache-beam[gcp]' boto3
 $(VENV_CLIENTS)-tools/.ready $(VENV_CLIENTS)-beam/.ready: pyproject.toml constraints-clients.txt constraints-beam.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[gcp]' $(TOOLS) hypothesis jsonschema pytest pytest-timeout

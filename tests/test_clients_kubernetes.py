@@ -107,6 +107,40 @@ def test_the_python_client_does_the_same(target: Target, manifest: dict[str, Any
     assert "by-python" not in [each["metadata"]["name"] for each in found]
 
 
+def test_kr8s(target: Target, manifest: dict[str, Any]) -> None:
+    kr8s = pytest.importorskip("kr8s")
+    job_sets = kr8s.objects.new_class("JobSet", "jobset.x-k8s.io/v1alpha2", namespaced=True)
+    document, _ = named(manifest, "by-kr8s", target.folder)
+    job_set = job_sets(document)
+    job_set.create()
+    wait_until(lambda: job_set.refresh() or "status" in job_set.raw)  # kr8s needs it to wait.
+    job_set.wait("condition=Completed", timeout=60)
+    selector = {"jobset.sigs.k8s.io/jobset-name": "by-kr8s"}
+    pods = list(kr8s.get("pods", label_selector=selector))
+    assert len(pods) == 8
+    assert any("hello from" in line for line in pods[0].logs())
+    job_set.label({"a": "b"})
+    job_set.delete()
+    job_set.wait("delete", timeout=60)
+
+
+def test_lightkube(target: Target, manifest: dict[str, Any]) -> None:
+    lightkube = pytest.importorskip("lightkube")
+    resource = pytest.importorskip("lightkube.generic_resource").create_namespaced_resource
+    pods = pytest.importorskip("lightkube.resources.core_v1").Pod
+    client, (group, version, _, plural) = lightkube.Client(), GROUP
+    job_sets = resource(group, version, "JobSet", plural)
+    document, _ = named(manifest, "by-lightkube", target.folder)
+    client.create(job_sets(**document))
+    client.wait(job_sets, "by-lightkube", for_conditions=["Completed"])
+    labels = {"jobset.sigs.k8s.io/jobset-name": ["by-lightkube", "other"]}
+    assert len(list(client.list(pods, labels=labels))) == 8
+    with pytest.raises(lightkube.ApiError) as caught:
+        client.create(job_sets(**document))
+    assert caught.value.status.reason == "AlreadyExists"
+    client.delete(job_sets, "by-lightkube")
+
+
 def test_the_kubeconfig_is_private(target: Target) -> None:
     path = Path(target.env["KUBECONFIG"])
     assert path.stat().st_mode & 0o077 == 0

@@ -1,5 +1,6 @@
 """Clients of Cloud Storage, unmodified, with the emulator (make test-clients)."""
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -184,6 +185,86 @@ def test_hugging_face_datasets(
     made.to_parquet("gs://photos/hf.parquet", **place)
     files = {"data_files": "gs://photos/hf.parquet", "split": "train", "streaming": True}
     assert len(list(datasets.load_dataset("parquet", **files, **place))) == 1000
+
+
+def test_smart_open(target: Target, big: Path) -> None:
+    storage = pytest.importorskip("google.cloud.storage")
+    smart_open = pytest.importorskip("smart_open")
+    options = {"client": storage.Client.create_anonymous_client(), "min_part_size": 5 * MIB}
+    with smart_open.open("gs://photos/so/big", "wb", transport_params=options) as file:
+        file.write(big.read_bytes())
+    with smart_open.open("gs://photos/so/big", "rb", transport_params=options) as file:
+        file.seek(5)
+        assert file.read() == big.read_bytes()[5:]
+
+
+def test_cloudpathlib(target: Target) -> None:
+    cloudpathlib = pytest.importorskip("cloudpathlib")
+    storage = pytest.importorskip("google.cloud.storage")
+    client = cloudpathlib.GSClient(storage_client=storage.Client.create_anonymous_client())
+    folder = client.CloudPath("gs://photos/cp")
+    (folder / "d" / "a").write_text("abc")
+    (folder / "d" / "a").rename(folder / "e")
+    assert [path.name for path in folder.rglob("*")] == ["e"]
+    assert (folder / "e").read_text() == "abc"
+    folder.rmtree()
+    assert not folder.exists()
+
+
+def test_polars_and_delta_lake(target: Target) -> None:
+    """Both use Rust's object_store."""
+    polars, deltalake = pytest.importorskip("polars"), pytest.importorskip("deltalake")
+    key = {"gcs_base_url": target.http, "disable_oauth": True}
+    key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    place = {"google_service_account_key": json.dumps(key), "allow_http": "true"}
+    frame = polars.DataFrame({"n": range(1000)})
+    frame.write_parquet("gs://photos/polars/a.parquet", storage_options=place)
+    found = polars.scan_parquet("gs://photos/polars/*.parquet", storage_options=place)
+    assert found.filter(polars.col("n") < 10).collect().height == 10
+    for _ in range(2):
+        deltalake.write_deltalake("gs://photos/delta", frame, mode="append", storage_options=place)
+    table = deltalake.DeltaTable("gs://photos/delta", storage_options=place)
+    table.delete("n < 10")
+    table.create_checkpoint()
+    assert (table.version(), table.count()) == (2, 1980)
+
+
+def test_gcloud_aio(target: Target, big: Path) -> None:
+    aio = pytest.importorskip("gcloud.aio.storage")
+
+    async def use() -> None:
+        async with aio.Storage() as store:
+            data = big.read_bytes()
+            await store.upload("photos", "aio/a b", b"abc", metadata={"metadata": {"x": "y"}})
+            await store.upload("photos", "aio/big", data, force_resumable_upload=True)
+            assert await store.download("photos", "aio/big") == data
+            assert (await store.download_metadata("photos", "aio/a b"))["metadata"] == {"x": "y"}
+            found = await store.list_objects("photos", params={"prefix": "aio/"})
+            for item in found["items"]:
+                await store.delete("photos", item["name"])
+
+    asyncio.run(use())
+
+
+def test_boto3(target: Target, big: Path, tmp_path: Path) -> None:
+    """Cloud Storage understands clients of S3."""
+    boto3, botocore = pytest.importorskip("boto3"), pytest.importorskip("botocore.config")
+    config = botocore.Config(
+        request_checksum_calculation="when_required", s3={"addressing_style": "path"}
+    )
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "y", "region_name": "auto"}
+    client = boto3.client("s3", endpoint_url=target.http, config=config, **keys)
+    client.upload_file(str(big), "photos", "s3/big", ExtraArgs={"Metadata": {"a": "b"}})
+    source = {"Bucket": "photos", "Key": "s3/big"}
+    client.copy_object(Bucket="photos", Key="s3/copy", CopySource=source)
+    assert client.head_object(Bucket="photos", Key="s3/copy")["Metadata"] == {"a": "b"}
+    client.download_file("photos", "s3/copy", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == big.read_bytes()
+    for method in ("list_objects", "list_objects_v2"):
+        pages = client.get_paginator(method).paginate(
+            Bucket="photos", Prefix="s3/", PaginationConfig={"PageSize": 1}
+        )
+        assert [item["Key"] for item in pages.search("Contents")] == ["s3/big", "s3/copy"]
 
 
 def test_beam(target: Target, tmp_path: Path) -> None:

@@ -532,6 +532,16 @@ def test_what_is_only_listed(practice: Any) -> None:
         assert answer.get("image", answer)["kind"].startswith("compute#")
 
 
+def test_what_is_only_listed_has_numbers_that_differ_and_stay(practice: Any) -> None:
+    world, found = ComputeWorld(practice), []
+    for path in ("/zones", "/regions", "machineTypes", "/global/networks"):
+        items = world.ok("GET", path)["items"]
+        assert items == world.ok("GET", path)["items"]
+        assert all(item["creationTimestamp"] for item in items)
+        found += [int(item["id"]) for item in items]
+    assert len(set(found)) == len(found)
+
+
 def test_images_for_tpus_are_found_in_their_project(practice: Any) -> None:
     world = ComputeWorld(practice, project="p")
 

@@ -293,6 +293,72 @@ def test_the_xml_api_puts_gets_copies_lists_and_deletes(ask: Ask) -> None:
     assert ask("GET", f"{OBJECTS}/x%2Fy")[1]["metadata"] == {"a": "1"}
 
 
+def test_the_xml_api_returns_the_metadata_of_an_object(ask: Ask) -> None:
+    more = {"Content_Disposition": "inline", "Content_Language": "de"}
+    ask("PUT", "/photos/m", "hello", x_goog_meta_a="1", x_goog_storage_class="NEARLINE", **more)
+    ask("PATCH", f"{OBJECTS}/m", {"metadata": {"b": "ä\nX: y"}})
+    for verb in ("GET", "HEAD"):
+        headers = ask(verb, "/photos/m")[2]
+        assert (headers["x-goog-meta-a"], headers["X-Goog-Storage-Class"]) == ("1", "NEARLINE")
+        assert headers["x-goog-meta-b"].encode("latin-1").decode() == "ä X: y"
+        assert (headers["Content-Disposition"], headers["Content-Language"]) == ("inline", "de")
+
+
+def test_the_xml_api_compares_times(ask: Ask) -> None:
+    changed, before = ask("GET", "/photos/a/b")[2]["Last-Modified"], "Sat, 01 Jan 2000 00:00:00 GMT"
+    assert ask("GET", "/photos/a/b", If_Modified_Since=changed)[0] == 304
+    assert ask("GET", "/photos/a/b", If_Modified_Since=before)[0] == 200
+    assert ask("GET", "/photos/a/b", If_Unmodified_Since=changed)[0] == 200
+    assert ask("GET", "/photos/a/b", If_Unmodified_Since=before)[0] == 412
+    assert ask("GET", "/photos/a/b", If_Unmodified_Since="nonsense")[0] == 200
+
+
+def test_a_list_without_tokens_goes_on_after_a_marker(ask: Ask) -> None:
+    for name in ("a/c", "d", "e"):
+        ask("PUT", f"/photos/{name}", "x")
+    marker, found = "", []
+    while True:
+        page = ask("GET", f"/photos?delimiter=/&max-keys=1&marker={marker}")[1]
+        found += re.findall("<(?:Key|Prefix)>([^<]+)<", page)
+        if "<IsTruncated>false<" in page:
+            break
+        (marker,) = re.findall("<NextMarker>(.*?)<", page)
+    assert found == ["a/", "d", "e"]
+
+
+def test_a_client_of_s3_is_understood_by_its_signature(ask: Ask) -> None:
+    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=x"}
+    ask("PUT", "/photos/m", "hello", x_amz_meta_a="1", **signed)
+    assert ask("PUT", "/photos/c", "", x_amz_copy_source="photos/m", **signed)[0] == 200
+    status, text, headers = ask("GET", "/photos/c", **signed)
+    assert (status, text, headers["x-amz-meta-a"]) == (200, "hello", "1")
+    streamed = {"x_amz_content_sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}
+    assert ask("PUT", "/photos/c", "5\r\nother\r\n0\r\n\r\n", **streamed, **signed)[0] == 400
+    assert content(ask, "c") == "hello"
+
+
+def test_the_xml_api_creates_finds_and_deletes_buckets(ask: Ask) -> None:
+    place = "<C><LocationConstraint>eu</LocationConstraint></C>"
+    assert ask("PUT", "/by-xml", place)[0] == 200
+    assert ">EU</LocationConstraint>" in ask("GET", "/by-xml?location")[1]
+    assert "<VersioningConfiguration" in ask("GET", "/by-xml?versioning")[1]
+    assert ask("DELETE", "/by-xml/")[0] == 204
+    assert ask("HEAD", "/by-xml")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [("PUT", "a/b?acl"), ("GET", "a/b?acl="), ("GET", "?versions"), ("POST", "?delete"),
+     ("PUT", "?versioning"), ("GET", "a/b?location"),
+     ("DELETE", "a/b?tagging"), ("GET", "?uploads"), ("PUT", "?lifecycle")],
+)  # fmt: skip
+def test_a_part_that_is_not_supported_is_not_taken_for_the_whole(
+    ask: Ask, verb: str, path: str
+) -> None:
+    assert ask(verb, f"/photos/{path}", None if verb == "GET" else "<X/>")[0] == 400
+    assert content(ask, "a/b") == "abc"
+
+
 def test_an_upload_in_parts_becomes_one_object(ask: Ask) -> None:
     text = ask("POST", "/photos/big?uploads", "", Content_Type="text/plain")[1]
     upload = re.findall("<UploadId>(.*?)</UploadId>", text)[0]

@@ -2,6 +2,7 @@
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from copy import deepcopy
 from pathlib import Path
@@ -243,6 +244,62 @@ def test_a_body_that_is_no_object_is_refused(api: Any) -> None:
         assert call("POST", JOBSETS, body)["kind"] == "Status"
 
 
+def test_discovery_also_answers_with_a_slash_at_the_end(api: Any) -> None:
+    call = api()
+    for path in ("version", "api", "apis", "api/v1", "apis/batch", "apis/batch/v1"):
+        found = call("GET", f"{path}/")
+        assert found == call("GET", path)
+        assert found.get("kind") != "Status"
+
+
+def test_the_type_of_a_reply_has_no_charset(cluster: Clusters) -> None:
+    root = f"{cluster(ONE).emulator.http}/kubernetes"
+    with urllib.request.urlopen(f"{root}/{PODS}", timeout=30) as reply:
+        assert reply.headers["Content-Type"] == "application/json"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{root}/{PODS}/none", timeout=30)
+    with caught.value as reply:
+        assert reply.headers["Content-Type"] == "application/json"
+
+
+def test_labels_are_selected_from_sets(api: Any) -> None:
+    call, key = api(), "cloud.google.com/gke-tpu-topology"
+    for selector, count in {
+        f"{key} in (1x1, 2x2)": 1,
+        f"{key} in (2x2,4x4),x notin (a)": 0,
+        f"{key},{key} notin (2x2,4x4), !x": 1,
+        f"{key} = 1x1 , x != a": 1,
+        "x in (a)": 0,
+    }.items():
+        found = call("GET", f"api/v1/nodes?labelSelector={urllib.parse.quote(selector)}")
+        assert len(found["items"]) == count, selector
+
+
+def test_a_patch_of_another_kind_is_refused(api: Any) -> None:
+    call = api()
+    call("POST", JOBSETS, job_set())
+    strategic = "application/strategic-merge-patch+json"
+    found = call("PATCH", f"{JOBSETS}/job", {"metadata": {"labels": {"a": "b"}}}, strategic)
+    assert (found["code"], found["reason"]) == (415, "UnsupportedMediaType")
+
+
+def test_a_watch_that_resumes_does_not_see_a_deletion_again(cluster: Clusters) -> None:
+    http = cluster(ONE).emulator.http
+    call, since = Api(http), Api(http)("GET", JOBSETS)["metadata"]["resourceVersion"]
+    call("POST", JOBSETS, job_set())
+    call("DELETE", f"{JOBSETS}/job")
+
+    def changes(since: str) -> list[Any]:
+        # Clients in Python write True.
+        query = f"watch=True&timeoutSeconds=0.3&resourceVersion={since}"
+        with urllib.request.urlopen(f"{http}/kubernetes/{JOBSETS}?{query}", timeout=30) as reply:
+            return [json.loads(line) for line in reply]
+
+    last = changes(since)[-1]
+    assert last["type"] == "DELETED"
+    assert changes(last["object"]["metadata"]["resourceVersion"]) == []
+
+
 def test_jobs_outlive_the_emulator_and_what_ran_starts_again(
     cluster: Clusters, tmp_path: Path
 ) -> None:
@@ -272,7 +329,7 @@ def test_a_stream_that_is_cut_at_its_start_does_not_look_ended() -> None:
     """A piece of nothing would be sent as the last chunk."""
     with pytest.raises(ConnectionCut):
         next(ByteFault("cut", 0, 0).apply(b"x", 0))
-    assert kube_error("rate_limit").http_headers == {"Retry-After": "1"}
+    assert kube_error("rate_limit").http_headers["Retry-After"] == "1"
 
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

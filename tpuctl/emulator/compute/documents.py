@@ -1,6 +1,7 @@
 """Resources of Compute Engine as the API shows them."""
 
 import re
+from zlib import crc32
 
 from tpuctl.emulator.compute.instances import fingerprint
 from tpuctl.emulator.compute.resources import (
@@ -28,8 +29,10 @@ def describe(kind: str, collection: str, key: Key, about: Document) -> Document:
     where = (
         {place.partition("s/")[0]: f"{ROOT}projects/{key.project}/{place}"} if "/" in place else {}
     )
-    link = {"name": key.name, "selfLink": ROOT + path_of(collection, key)}
-    return {**about, "kind": f"compute#{kind}", **link, **where}
+    path = path_of(collection, key)
+    known = {"id": str(crc32(path.encode())), "creationTimestamp": "1969-12-31T16:00:00.000-08:00"}
+    link = {"name": key.name, "selfLink": ROOT + path}
+    return {**known, **about, "kind": f"compute#{kind}", **link, **where}
 
 
 def resource_document(item: Resource) -> Document:

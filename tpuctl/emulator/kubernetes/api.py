@@ -4,8 +4,9 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,6 +19,7 @@ from tpuctl.emulator.http import HttpApi, Reply, Request, Route, Stream
 from tpuctl.emulator.kubernetes.controller import QUEUE, Controller
 from tpuctl.emulator.kubernetes.discovery import META_V1, ROOT, Discovery
 from tpuctl.emulator.kubernetes.objects import (
+    JSON,
     Objects,
     fields_match,
     kube_error,
@@ -159,7 +161,9 @@ class KubernetesApi:
         reply = action(request)
         if fault and fault.after_accept:
             fault.apply(kube_error)
-        return Reply(**{**vars(reply), "fault": fault.byte_fault}) if fault else reply
+        # Unlike Google's services, without a charset: lightkube compares the whole value.
+        reply = replace(reply, headers={**JSON, **reply.headers})
+        return replace(reply, fault=fault.byte_fault) if fault else reply
 
     def _list(self, plural: str, request: Request) -> Reply:
         query, (base, kind, *_) = request.query, self._resources[plural]
@@ -174,7 +178,7 @@ class KubernetesApi:
         with self.objects.changed:
             found, revision = self.objects.all(plural, matches), self.objects.revision
             found = deepcopy(sorted(found, key=lambda each: each["metadata"]["name"]))
-        if query.get("watch") in ("true", "1"):
+        if _flag(query, "watch"):
             since = query.get("resourceVersion", "")
             until = time.monotonic() + float(query.get("timeoutSeconds") or _WATCH_S)
             is_over = lambda: self._closed.is_set() or time.monotonic() > until  # noqa: E731
@@ -191,7 +195,7 @@ class KubernetesApi:
                 for part in (first, changes)
                 for each in part
             )
-            return Reply(content=Stream(lines), headers={"Content-Type": "application/json"})
+            return Reply(content=Stream(lines))
         first_one = int(query.get("continue") or 0)
         last = first_one + int(query.get("limit") or len(found) or 1)
         meta = {"resourceVersion": str(revision)}
@@ -273,9 +277,9 @@ class KubernetesApi:
             )
 
     def _patch(self, plural: str, request: Request) -> Reply:
-        kind = request.headers.get("Content-Type", "")
-        if not any(name in kind for name in ("/merge-patch+json", "/json-patch+json")):
-            raise kube_error("bad_request", why="the emulator takes merge and JSON patches only")
+        kind = request.headers.get_content_type()
+        if kind not in ("application/merge-patch+json", "application/json-patch+json"):
+            raise kube_error("media_type")
         is_merge = "/merge-patch" in kind
         change = _body(request, dict if is_merge else list)
         with self.objects.changed:
@@ -345,21 +349,25 @@ class KubernetesApi:
             raise kube_error(
                 "bad_request", why=f"container {container} is not valid for pod {name}"
             )
-        if query.get("previous") == "true":
+        if _flag(query, "previous"):
             why = f'previous terminated container "{container}" in pod "{name}" not found'
             raise kube_error("bad_request", why=why)
         if pod is None or container not in pod.logs:
             why = f'container "{container}" in pod "{name}" is waiting to start: PodInitializing'
             raise kube_error("bad_request", why=why)
-        follow = query.get("follow") == "true"
-        lines = self._kubelet.follow(pod, container, follow=follow)
+        lines = self._kubelet.follow(pod, container, follow=_flag(query, "follow"))
         if tail := query.get("tailLines"):
             skipped = max(0, len(pod.logs[container]) - int(tail))
             lines = (each for number, each in enumerate(lines) if number >= skipped)
-        since, stamped = query.get("sinceTime", ""), query.get("timestamps") == "true"
+        since, stamped = query.get("sinceTime", ""), _flag(query, "timestamps")
         text = (b"%b %b" % (at.encode(), line) if stamped else line
                 for at, line in lines if at[:19] >= since[:19])  # fmt: skip
         return Reply(content=Stream(iter(text)), headers={"Content-Type": "text/plain"})
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    """Read a parameter like the real API: `True`, as Python's clients write it, is true."""
+    return query.get(name, "false").lower() not in ("false", "0")
 
 
 def _body(request: Request, kind: type = dict) -> Any:

@@ -32,8 +32,8 @@ class Discovery:
         self._resources, self._emulator = resources, emulator
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [
+        """Return the routes, each also with a slash at the end, as some clients write them."""
+        routes = [
             Route(
                 f"GET {ROOT}/version", lambda _: Reply(document=load_data("kubernetes")["version"])
             ),
@@ -46,8 +46,9 @@ class Discovery:
             Route(f"GET {ROOT}/apis/{{group}}", self._group),
             Route(f"GET {ROOT}/apis/{{group}}/{{version}}", partial(self._discover, "")),
             Route(f"GET {ROOT}/openapi/v3", lambda _: Reply(document=self._openapi_index())),
-            Route(f"GET {ROOT}/openapi/v3/{{path=**}}", self._openapi),
         ]
+        routes += [Route(f"{each.rule}/", each.answer) for each in routes]
+        return [*routes, Route(f"GET {ROOT}/openapi/v3/{{path=**}}", self._openapi)]
 
     def _groups(self) -> Document:
         groups = sorted({row[0].split("/")[1] for row in self._resources.values()} - {"v1"})

@@ -13,6 +13,7 @@ from typing import Any
 from tpuctl.emulator.errors import ServiceError, load_data
 from tpuctl.emulator.methods import Document
 
+JSON = {"Content-Type": "application/json"}
 _KEPT_CHANGES = 4096
 _TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool,
                           "integer": int, "number": (int, float)}  # fmt: skip
@@ -36,7 +37,7 @@ def kube_error(kind: str, **facts: object) -> ServiceError:
     document = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": message, "reason": reason, "code": code}  # fmt: skip
     error = ServiceError(message, http_status=code, http_document=document)
-    error.http_headers |= {"Retry-After": "1"} if code == 429 else {}
+    error.http_headers |= JSON | ({"Retry-After": "1"} if code == 429 else {})
     return error
 
 
@@ -90,7 +91,9 @@ class Objects:
             meta = document["metadata"]
             if self._kinds[plural].pop((meta.get("namespace", ""), meta["name"]), None):
                 self.revision += 1
-                self._note("DELETED", plural, document)
+                # A watch that resumes from this version must not see the deletion again.
+                version = {"resourceVersion": str(self.revision)}
+                self._note("DELETED", plural, {**document, "metadata": {**meta, **version}})
 
     def owned(self, plural: str, owner: Document) -> list[Document]:
         """Return the objects of a kind that belong to another."""

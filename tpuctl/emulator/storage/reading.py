@@ -15,6 +15,10 @@ from tpuctl.emulator.storage.objects import Bucket, Buckets
 from tpuctl.emulator.storage.resources import StoredObject, read_conditions, read_whole
 
 _MICROSECONDS = 10**6
+_MEDIA_FIELDS = {
+    "Cache-Control": "cacheControl", "Content-Disposition": "contentDisposition",
+    "Content-Encoding": "contentEncoding", "Content-Language": "contentLanguage",
+}  # fmt: skip
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -87,12 +91,18 @@ def media_headers(stored: StoredObject) -> dict[str, str]:
         "X-Goog-Hash": stored.hashes,
         "X-Goog-Stored-Content-Length": str(stored.size_bytes),
         "X-Goog-Stored-Content-Encoding": str(stored.fields.get("contentEncoding", "identity")),
-        "X-Goog-Storage-Class": "STANDARD",
+        "X-Goog-Storage-Class": str(stored.fields.get("storageClass", "STANDARD")),
     }
-    fields = {"Content-Encoding": "contentEncoding", "Cache-Control": "cacheControl"}
     return headers | {
-        name: stored.fields[key] for name, key in fields.items() if key in stored.fields
+        name: header_text(stored.fields[key])
+        for name, key in _MEDIA_FIELDS.items()
+        if key in stored.fields
     }
+
+
+def header_text(value: object) -> str:
+    """Write a value of an object's metadata for a header, as one line of UTF-8."""
+    return " ".join(str(value).splitlines()).encode().decode("latin-1")
 
 
 MOST_ITEMS = 1000

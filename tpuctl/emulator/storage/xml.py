@@ -1,21 +1,31 @@
 """The part of Cloud Storage's XML API that object stores and transfer managers use."""
 
+import math
 import re
 import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from email.utils import mktime_tz, parsedate_tz
 from functools import partial
 from html import escape, unescape
 from pathlib import Path
 from urllib.parse import unquote
 
 from tpuctl.emulator.errors import ServiceError, storage_error
-from tpuctl.emulator.http import PIECE_BYTES, HttpApi, Reply, Request, Route, text_reply
+from tpuctl.emulator.http import PIECE_BYTES, Headers, HttpApi, Reply, Request, Route, text_reply
 from tpuctl.emulator.methods import Document
 from tpuctl.emulator.storage._checksums import Checksums
-from tpuctl.emulator.storage.objects import Buckets
-from tpuctl.emulator.storage.reading import current_object, get_media, list_objects, media_headers
+from tpuctl.emulator.storage.objects import Bucket, Buckets
+from tpuctl.emulator.storage.reading import (
+    current_object,
+    get_media,
+    header_text,
+    list_objects,
+    media_headers,
+)
 from tpuctl.emulator.storage.resources import (
+    Conditions,
     StoredObject,
     check_object_name,
     read_conditions,
@@ -45,7 +55,9 @@ _FIELDS = {
     "Content-Encoding": "contentEncoding", "Content-Language": "contentLanguage",
     "Content-Type": "contentType", "x-goog-storage-class": "storageClass",
 }  # fmt: skip
-_LISTED = {"max-keys": "maxResults", "continuation-token": "pageToken", "marker": "startOffset"}
+_LISTED = {"max-keys": "maxResults", "continuation-token": "pageToken"}
+_MAY_BE_EMPTY = ("continuation-token", "delimiter", "location", "marker", "prefix", "start-after",
+                 "uploads", "versioning")  # fmt: skip
 _SOURCE = "x-goog-copy-source"
 _PART = re.compile(rb"<Part>(.*?)</Part>", re.DOTALL)
 
@@ -63,14 +75,15 @@ def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> Http
     uploads: dict[str, _Upload] = {}
 
     def answer(verb: str, request: Request) -> Reply:
+        headers = _translated(request.headers)
         conditions = {
-            name: request.headers[header]
-            for header, name in _CONDITIONS.items()
-            if header in request.headers
+            name: headers[header] for header, name in _CONDITIONS.items() if header in headers
         }
         names = {"bucket": request.names["bucket"], "object": request.names.get("object", "")}
-        request = replace(request, names=names, query={**request.query, **conditions})
+        query = {**request.query, **conditions}
+        request = replace(request, names=names, query=query, headers=headers)
         try:
+            _check_supported(verb, request)
             return method(*_choose(uploads, verb, request))(request)
         except ServiceError as error:
             return _error_reply(error)
@@ -83,9 +96,39 @@ def xml_api(method: Callable[[str, Action], Callable[[Request], Reply]]) -> Http
     return HttpApi(("/",), routes, storage_error)
 
 
+def _is_s3(headers: Headers) -> bool:
+    return headers.get("Authorization", "").startswith("AWS")
+
+
+def _translated(headers: Headers) -> Headers:
+    """Rename the headers of a client of S3, as the service does for its signatures."""
+    found = Headers()
+    for name, value in headers.items():
+        is_theirs = _is_s3(headers) and name.lower().startswith("x-amz-")
+        found[f"x-goog-{name[6:]}" if is_theirs else name] = value
+    return found
+
+
+def _check_supported(verb: str, request: Request) -> None:
+    """Raise StorageError for what would otherwise be taken for a read or write of an object."""
+    query = request.query
+    # A parameter without a value names a part of an object or bucket, such as its ?acl.
+    parts = [name for name in query if not query[name] and name not in _MAY_BE_EMPTY]
+    if verb != "GET" or request.names["object"]:
+        parts += [name for name in ("location", "versioning") if name in query]
+    if verb == "GET":
+        parts += [name for name in ("uploads", "uploadId") if name in query]
+    if request.headers.get("x-goog-content-sha256", "").startswith("STREAMING-"):
+        parts.append("aws-chunked (with boto3, request_checksum_calculation=when_required)")
+    if parts:
+        raise storage_error("unimplemented", what=f"{verb} with {parts[0]}")
+
+
 def _choose(uploads: dict[str, _Upload], verb: str, request: Request) -> tuple[str, Action]:
     """Return the method of a request, and its action."""
     query = request.query
+    if not request.names["object"] and verb != "POST":
+        return _choose_for_bucket(verb, query)
     if verb == "POST":
         return "storage_insert", partial(_begin if "uploads" in query else _complete, uploads)
     if verb == "DELETE" and "uploadId" in query:
@@ -93,10 +136,20 @@ def _choose(uploads: dict[str, _Upload], verb: str, request: Request) -> tuple[s
     if verb == "DELETE":
         return "storage_delete", _delete
     if verb != "PUT":
-        return ("storage_get", _get) if request.names["object"] else ("storage_list", _list)
+        return "storage_get", _get
     if "partNumber" in query:
         return "storage_upload_chunk", partial(_put_part, uploads)
     return ("storage_copy", _copy) if _SOURCE in request.headers else ("storage_insert", _put)
+
+
+def _choose_for_bucket(verb: str, query: Mapping[str, str]) -> tuple[str, Action]:
+    if verb == "PUT":
+        return "storage_insert_bucket", _insert_bucket
+    if verb == "DELETE":
+        return "storage_delete_bucket", _delete_bucket
+    if found := [name for name in ("location", "versioning") if name in query]:
+        return "storage_get_bucket", partial(_setting, found[0])
+    return "storage_list", _list
 
 
 def _get(buckets: Buckets, request: Request) -> Reply:
@@ -106,22 +159,45 @@ def _get(buckets: Buckets, request: Request) -> Reply:
         raise storage_error("condition")
     if request.headers.get("If-None-Match") in (tag, "*"):
         raise storage_error("not_modified")
+    updated = stored.updated_us // 10**6
+    if "If-None-Match" not in request.headers and updated <= _moment(request, "If-Modified-Since"):
+        raise storage_error("not_modified")
+    if "If-Match" not in request.headers and updated > _moment(
+        request, "If-Unmodified-Since", math.inf
+    ):
+        raise storage_error("condition")
     reply = get_media(buckets, request)
-    return replace(reply, headers={**reply.headers, "ETag": tag})
+    start = "x-amz-meta-" if _is_s3(request.headers) else "x-goog-meta-"
+    metadata = stored.fields.get("metadata", {}).items()
+    own = {header_text(f"{start}{name}"): header_text(value) for name, value in metadata}
+    return replace(reply, headers={**own, **reply.headers, "ETag": tag})
+
+
+def _moment(request: Request, name: str, default: float = -math.inf) -> float:
+    """Return the time in a header; one that is missing or invalid changes nothing."""
+    found = parsedate_tz(request.headers.get(name, ""))
+    return mktime_tz(found) if found else default
 
 
 def _list(buckets: Buckets, request: Request) -> Reply:
     query = {_LISTED.get(name, name): value for name, value in request.query.items()}
     if after := query.get("start-after"):
         query["startOffset"] = f"{after}\0"
+    # The first version of lists has names instead of tokens.
+    is_first = query.get("list-type") != "2"
+    if marker := is_first and query.get("marker"):
+        query["pageToken"] = urlsafe_b64encode(marker.encode("utf-8", "surrogateescape")).decode()
     with buckets.lock:
         found = list_objects(buckets.bucket(request.names["bucket"]), query, "")
     token = found.get("nextPageToken")
     inner = _elements(
         {"Name": request.names["bucket"], "Prefix": query.get("prefix", "")}
         | {"IsTruncated": "true" if token else "false"}
-        | ({"NextContinuationToken": token} if token else {})
     )
+    if token and is_first:
+        inner += _elements({"NextMarker": urlsafe_b64decode(token).decode()})
+    elif token:
+        inner += _elements({"NextContinuationToken": token})
     for item in found.get("items", ()):
         inner += f"<Contents>{_elements(_listed(item))}</Contents>"
     for prefix in found.get("prefixes", ()):
@@ -177,6 +253,26 @@ def _delete(buckets: Buckets, request: Request) -> Reply:
     conditions = read_conditions(request.query)
     buckets.remove(request.names["bucket"], request.names["object"], request.query, conditions)
     return Reply(204)
+
+
+def _insert_bucket(buckets: Buckets, request: Request) -> Reply:
+    body = request.body.read(_LARGEST_BODY_BYTES).decode("utf-8", "replace")
+    location = re.search("<LocationConstraint>(.*?)</LocationConstraint>", body)
+    place = location[1].strip().upper() if location else "US"
+    buckets.add_bucket(Bucket(request.names["bucket"], place))
+    return Reply()
+
+
+def _delete_bucket(buckets: Buckets, request: Request) -> Reply:
+    buckets.remove_bucket(request.names["bucket"], Conditions())
+    return Reply(204)
+
+
+def _setting(name: str, buckets: Buckets, request: Request) -> Reply:
+    bucket = buckets.bucket(request.names["bucket"])
+    if name == "location":
+        return _xml_reply("LocationConstraint", bucket.location)
+    return _xml_reply("VersioningConfiguration", "")
 
 
 def _begin(uploads: dict[str, _Upload], buckets: Buckets, request: Request) -> Reply:
