@@ -193,6 +193,7 @@ SPELLINGS = {
     "No module named 'tensorflow.keras.wrappers'": "tf_removed_api",
     "Out of memory: Killed process 4242 (python)": "host_oom",
     "Quota limit TPUV5sLitepodPerProjectPerZoneForTPUAPI has been exceeded.": "quota_exceeded",
+    "_Could not find kaggle.json_ error": "kaggle_no_token",
 }
 NOTICE = (
     "INFO 12:00:00 xla_bridge.py:841] Unable to initialize backend 'tpu': INTERNAL: Failed to open "
