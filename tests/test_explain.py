@@ -99,6 +99,7 @@ def test_every_pattern_can_be_searched_and_is_found_in_its_own_text(
             f"{code}: no whole word that a text must have: {text}"
         )
         assert not re.search(r"[…}]\{|……", text), f"{code}: two gaps without a word: {text}"
+        assert not text.endswith("…'"), f"{code}: never matches a longer word: {text}"
         users.setdefault(text, set()).add(code)
     for code, text in every_pattern():
         known = failures()[code]
@@ -193,6 +194,7 @@ SPELLINGS = {
     "No module named 'tensorflow.keras.wrappers'": "tf_removed_api",
     "Out of memory: Killed process 4242 (python)": "host_oom",
     "Quota limit TPUV5sLitepodPerProjectPerZoneForTPUAPI has been exceeded.": "quota_exceeded",
+    "_Could not find kaggle.json_ error": "kaggle_no_token",
 }
 NOTICE = (
     "INFO 12:00:00 xla_bridge.py:841] Unable to initialize backend 'tpu': INTERNAL: Failed to open "

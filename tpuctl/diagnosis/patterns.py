@@ -79,7 +79,9 @@ _ASCII_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrst
 
 def tokens(text: str) -> set[str]:
     """Return the lower-case words of a text, used to exclude patterns before a search."""
-    return set(_TOKEN.findall(text.lower()))
+    found = set(_TOKEN.findall(text.lower()))
+    # In Markdown, _words_ stand between underscores.
+    return found | {word.strip("_") for word in found}
 
 
 @dataclass(frozen=True)
