@@ -381,8 +381,9 @@ def test_a_job_set_is_changed_by_json_patches_and_replaced(api: Any) -> None:
     patch = "application/json-patch+json"
     new = api("PATCH", f"{JOBSETS}/job", operations, patch)
     assert new["metadata"]["labels"] == {"x/y": "z", "c": "b"}
-    wrong = [{"op": "remove", "path": "/metadata/labels/none"}]
-    assert api("PATCH", f"{JOBSETS}/job", wrong, patch)["code"] == 422
+    for path in ("/metadata/labels/none", "/metadata/name/x", 5):
+        wrong = [{"op": "remove", "path": path}]
+        assert api("PATCH", f"{JOBSETS}/job", wrong, patch)["code"] == 422
     assert api("PUT", f"{JOBSETS}/job", old)["reason"] == "Conflict"
     new = api("GET", f"{JOBSETS}/job")
     del new["metadata"]["labels"], new["metadata"]["resourceVersion"], new["metadata"]["uid"]

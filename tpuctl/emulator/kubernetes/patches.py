@@ -26,7 +26,7 @@ def json_patched(old: Document, operations: Any) -> Document:
     try:
         for each in operations:
             _apply(new, each)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         why = f"the JSON patch cannot be applied: {type(error).__name__} {error}"
         raise kube_error("invalid", what=old["kind"], why=why) from None
     return new
