@@ -25,9 +25,9 @@ PROGRAMS = {
     "dstack", "echo", "env", "export", "file", "find", "findmnt", "free", "fuser", "fusermount",
     "gcloud", "gcsfuse", "getent", "gh", "git", "grep", "head", "helm", "hf", "jupyter",
     "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls", "lsb_release", "lsblk",
-    "lsof", "lspci", "mv", "nvidia-smi", "pip", "python", "python3", "quota", "ray", "sed",
-    "sh", "sinfo", "sky", "source", "ssh", "ssh-add", "ssh-keygen", "sudo", "tensorboard",
-    "terraform", "tpu-info", "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb", "xpk",
+    "lsof", "lspci", "lsusb", "mv", "nvidia-smi", "pip", "python", "python3", "quota", "ray", "sed",
+    "sh", "sinfo", "sky", "source", "ssh", "ssh-add", "ssh-keygen", "sudo", "tail",
+    "tensorboard", "terraform", "tpu-info", "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb", "xpk",
     "xprof",
 }  # fmt: skip
 # The name in a sentence, not in a command.

@@ -272,14 +272,14 @@ def test_seen_texts_are_answered_rightly() -> None:
     assert sum(answer(case.text)[1] for case in known) / len(known) >= 0.8
 
 
-UNSEEN, RIGHT, WRONG = 335, 0.74, 0.055
+UNSEEN, RIGHT, WRONG = 188, 0.66, 0.105
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:
     half = [case for case in cases() if case.is_unseen]
     answers = [answer(case.text) for case in half]
     shifted = Counter(map(verdict, half, answers[7:] + answers[:7]))
-    assert shifted["wrong"] / len(half) > 10 * WRONG
+    assert shifted["wrong"] / len(half) > 6 * WRONG
     # The 75 failures that the first catalogue had.
     old = [given if given[0] and given[0][0] == "F" else NOTHING for given in answers]
     known = Counter(map(verdict, half, old))
