@@ -27,8 +27,8 @@ PROGRAMS = {
     "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls", "lsb_release", "lsblk",
     "lsof", "lspci", "lsusb", "mv", "nvidia-smi", "pip", "python", "python3", "quota", "ray", "sed",
     "sh", "sinfo", "sky", "source", "ssh", "ssh-add", "ssh-keygen", "sudo", "tail",
-    "tensorboard", "terraform", "tpu-info", "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb", "xpk",
-    "xprof",
+    "tensorboard", "terraform", "tpu-info", "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb",
+    "xpk", "xprof",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}
