@@ -160,4 +160,4 @@ fuzz: $(READY)  ## Other examples for every property; every parser for SECONDS (
 	$(BIN)/python -m tests.fuzzing --seconds $(or $(SECONDS),20)
 
 clean:
-	rm -rf site $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_CLIENTS)-tools $(VENV_CLIENTS)-beam $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf site $(VENV) $(VENV_XLA) $(VENV_AOT) $(VENV_CLIENTS) $(VENV_CLIENTS)-tools $(VENV_CLIENTS)-beam $(VENV_CLIENTS)-node $(VENV_HOSTED) $(VENV)-colab build dist .mypy_cache .pytest_cache .ruff_cache

@@ -191,7 +191,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     return f"{words}: {_where(diagnosis)}, accelerator: {_hardware_line(diagnosis)}"
 
 
-_SHOWN_IN_FULL = 5
+_SHOWN_IN_FULL, _SOURCES = 5, 3
 
 
 def render_explanation(explanation: Explanation) -> RenderableType:
@@ -206,7 +206,10 @@ def render_explanation(explanation: Explanation) -> RenderableType:
         if match.fix_command:
             lines.append(layout.command(f"  {match.fix_command}"))
         where = f"line {match.line:,}; " if match.line else ""
-        lines.append(layout.text(f"{where}confidence {match.confidence}; {match.source}", "dim"))
+        named = match.source.split("; ")
+        more = f"; {len(named) - _SOURCES} more in --json" if len(named) > _SOURCES else ""
+        shown = "; ".join(named[:_SOURCES])
+        lines.append(layout.text(f"{where}confidence {match.confidence}; {shown}{more}", "dim"))
         head = layout.text(f"{match.code}  ", "bold yellow").append(match.title, "bold")
         parts += [head, layout.indent(*lines), ""]
     for match in explanation.matches[_SHOWN_IN_FULL:]:
