@@ -16,7 +16,7 @@ from tests.pipeline_cases import is_io_or_disturbed, up_to_three_times
 from tpuctl.cli.app import app
 from tpuctl.errors import NotFoundError, TargetError, UsageError
 from tpuctl.profiling.frameworks.source import Source
-from tpuctl.profiling.models import ChainNode, Profile
+from tpuctl.profiling.models import ChainNode, Profile, Stage
 from tpuctl.profiling.program import run
 from tpuctl.profiling.program._tf_graphs import GraphTimes, collect
 from tpuctl.profiling.program.hook.tpuctl_after_import import AfterImport
@@ -41,6 +41,11 @@ def program(tmp_path: Path) -> Program:
         return [sys.executable, str(place)]
 
     return write
+
+
+def costliest(profile: Profile) -> Stage:
+    """The stage with the most work: where much else runs, others may be seen as they wait."""
+    return max(profile.stages, key=lambda stage: stage.active_ms_per_example or 0.0)
 
 
 def is_blurred(profile: Profile) -> bool:
@@ -153,7 +158,7 @@ def py_dataset_program(backend: str, workers: int) -> str:
 def test_the_method_of_a_py_dataset_is_the_stage(program: Program) -> None:
     profile = profile_program(program(py_dataset_program("jax", workers=1)))
     assert profile.batch_size == 4
-    [stage] = profile.stages
+    stage = costliest(profile)
     assert stage.name == "Batches.__getitem__"
     assert stage.active_ms_per_example > 4
     if not is_blurred(profile):
@@ -169,7 +174,7 @@ def test_the_method_behind_the_generator_of_keras_is_the_stage(program: Program)
     profile = profile_program(program(py_dataset_program("tensorflow", workers=1)))
     assert profile.batch_size == 4
     # In a training of a second and a half, the share of waiting is not always enough for a verdict.
-    stage = max(profile.stages, key=lambda stage: stage.active_ms_per_example or 0.0)
+    stage = costliest(profile)
     assert stage.name == "Batches.__getitem__"
     assert stage.location
     assert stage.location.endswith("train.py:11")
@@ -181,8 +186,8 @@ def test_the_method_behind_the_generator_of_keras_is_the_stage(program: Program)
 @pytest.mark.tf
 def test_what_threads_of_keras_run_is_seen(program: Program) -> None:
     profile = profile_program(program(py_dataset_program("jax", workers=2)))
-    assert [stage.name for stage in profile.stages] == ["Batches.__getitem__"]
-    assert profile.stages[0].parallelism == 2
+    assert costliest(profile).name == "Batches.__getitem__"
+    assert costliest(profile).parallelism == 2
     assert profile.stages[0].active_ms_per_example > 1
 
 

@@ -41,7 +41,7 @@ def main(job: dict[str, object], packed: str) -> None:
     online = _is_online(str(job["check"]))
     if not online:
         _say("internet is off in this session: pip install and downloads will fail")
-    archive = base64.b64decode(packed) if packed else _mounted(inputs, job, scale)
+    archive = base64.b85decode(packed) if packed else _mounted(inputs, job, scale)
     if archive is None:
         _say("the data set with the project is not mounted")
         _end(working, job, NO_INPUT, "no input")

@@ -42,13 +42,13 @@ def limits() -> dict[str, Any]:
 
 def fits_in_source(packed: Packed) -> bool:
     """Whether an archive can be part of the kernel's text."""
-    return len(packed.archive) * 4 // 3 <= int(limits()["inline_bytes"])
+    return len(packed.archive) * 5 // 4 <= int(limits()["inline_bytes"])
 
 
 def kernel_text(job: dict[str, Any], packed: Packed | None) -> str:
     """Write the source of the kernel: the bootstrap, and the archive if it is part of it."""
     boot = (resources.files(__package__) / "bootstrap.py").read_text(encoding="utf-8")
-    data = base64.b64encode(packed.archive).decode() if packed else ""
+    data = base64.b85encode(packed.archive).decode() if packed else ""
     return f"{boot}\n\nmain({job!r}, {data!r})\n"
 
 
