@@ -284,9 +284,7 @@ def test_the_operation_inside_a_fused_stage_is_named(fused: Profile) -> None:
     assert fused.deep
     assert fused.deep.missing is None
     work = next(stage for stage in fused.stages if stage.name.startswith("work"))
-    # Which of them a trace shows depends on the CPU: some kernels have no event of their own.
-    names = {each.name for each in work.operations}
-    assert {"MatMul", "StatelessRandomUniformV2"} & names, fused.deep
+    assert work.operations[0].name == "MatMul", fused.deep
     # Whoever else is on this machine, in another test perhaps, decides which shares are the better.
     assert ("trace" in work.method) is not fused.deep.is_crowded
     assert bool(fused.notes) is fused.deep.is_crowded

@@ -20,7 +20,8 @@ ITERATOR, ROOT = "Iterator::", "Iterator::Root"
 UNAVAILABLE = "unavailable"
 EXECUTOR, FUNCTION = "ExecutorState::Process", "FunctionRun"
 _PRODUCE = re.compile(r"\w+Produce$")
-_OPERATION = re.compile(r"[^:]+:([A-Z]\w+)$")
+# On some CPUs TensorFlow replaces operations, such as MatMul by _MklMatMul.
+_OPERATION = re.compile(r"[^:]+:_?(?:Mkl(?:Native)?)?([A-Z]\w+)$")
 # Iterators that return what other threads produced: their own time is waiting.
 _WAITING = re.compile(r"Prefetch|Parallel|MapAndBatch|Root|MemoryCache|Distribute|ModelDataset")
 # Decoding an event with its statistics takes 100 times as long as decoding its times alone.
