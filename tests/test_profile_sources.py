@@ -280,7 +280,9 @@ def test_the_workers_of_a_torch_loader_are_seen(place: str) -> None:
 @needs_torch
 @pytest.mark.slow
 def test_the_workers_of_a_loader_inside_another_object_are_seen(place: str) -> None:
-    profile = take(place, "torch_wrapped")
+    profile = up_to_three_times(
+        lambda: take(place, "torch_wrapped"), lambda each: costliest(each) == "fetch"
+    )
     assert (profile.kind, profile.batch_size) == ("torch", 4)
     assert costliest(profile) == "fetch"
 

@@ -777,6 +777,7 @@ with open("dev/accel0"), open("pid.new", "w") as file:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["launch", "run"])
 def test_a_training_outlives_a_killed_tpuctl_and_free_names_it(tmp_path: Path, mode: str) -> None:
+    pytest.importorskip("grain")
     loader = LOADERS["grain"].replace("work(index)", "index")
     (tmp_path / "train.py").write_text(OUTLIVES.format(loader=loader))
     dev = tmp_path / "dev"
