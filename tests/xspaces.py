@@ -181,7 +181,8 @@ def pipeline(
                 iterator(path + ("::TensorSlice" if not stage else "::ParallelMapV2"), clock, 0.01),
                 Event("FunctionRun", clock + 0.05, 0.01, {"_p": key}),
             ]
-            operation = "map/DecodeJpeg:DecodeJpeg" if not stage else "resize/Resize:ResizeBilinear"
+            # The second is named as where oneDNN replaces an operation.
+            operation = ("map/Decode:DecodeJpeg", "resize/Resize:_MklResizeBilinear")[stage]
             pool += [
                 Event("ExecutorState::Process", clock + 0.1, ms, {"_c": key}),
                 Event(operation, clock + 0.1, ms * 0.99),
