@@ -185,6 +185,16 @@ def test_escape_sequences_do_nothing_and_do_not_reach_the_answer() -> None:
     assert "\x1b" not in json.dumps([match.cause, dict(match.parts)])
 
 
+@pytest.mark.parametrize("inside", ["\x1b[31m", "\x1b]0;title\x07", "\ud83d"])
+def test_what_json_escapes_does_not_reach_the_terminal(inside: str) -> None:
+    text = json.dumps({"message": f"x\n{OOM.replace('18.4G', f'18{inside}.4G')}"})
+    match = explain(text).matches[0]
+    assert match.code == "F66"
+    shown = f"{match.cause} {match.parts}"
+    assert "\x1b" not in shown.encode().decode()
+    assert "\\x1b" not in shown
+
+
 def test_lines_after_the_last_escape_sequence_are_lines() -> None:
     log = explain(f"[0] a\n[1] \x1b[31m{OOM}\x1b[0m\n[0] b\r\n[1] c\r").log
     assert log

@@ -44,8 +44,16 @@ def program(tmp_path: Path) -> Program:
 
 
 def costliest(profile: Profile) -> Stage:
-    """The stage with the most work: where much else runs, others may be seen as they wait."""
+    """The stage with the most work."""
     return max(profile.stages, key=lambda stage: stage.active_ms_per_example or 0.0)
+
+
+def only_stage(profile: Profile) -> Stage:
+    """The stage of a loader; where much else runs, other functions may be seen as they wait."""
+    signals = profile.signals
+    if signals and signals.taken_s <= 0.1 * signals.wall_s:
+        assert len(profile.stages) == 1
+    return costliest(profile)
 
 
 def is_blurred(profile: Profile) -> bool:
@@ -158,7 +166,7 @@ def py_dataset_program(backend: str, workers: int) -> str:
 def test_the_method_of_a_py_dataset_is_the_stage(program: Program) -> None:
     profile = profile_program(program(py_dataset_program("jax", workers=1)))
     assert profile.batch_size == 4
-    stage = costliest(profile)
+    stage = only_stage(profile)
     assert stage.name == "Batches.__getitem__"
     assert stage.active_ms_per_example > 4
     if not is_blurred(profile):
@@ -186,8 +194,8 @@ def test_the_method_behind_the_generator_of_keras_is_the_stage(program: Program)
 @pytest.mark.tf
 def test_what_threads_of_keras_run_is_seen(program: Program) -> None:
     profile = profile_program(program(py_dataset_program("jax", workers=2)))
-    assert costliest(profile).name == "Batches.__getitem__"
-    assert costliest(profile).parallelism == 2
+    assert only_stage(profile).name == "Batches.__getitem__"
+    assert only_stage(profile).parallelism == 2
     assert profile.stages[0].active_ms_per_example > 1
 
 

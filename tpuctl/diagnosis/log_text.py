@@ -177,9 +177,10 @@ def _unescape(text: str) -> str:
         text,
     )
     try:  # the bytes of UTF-8
-        return text.encode("latin-1").decode()
-    except UnicodeError:
-        return text
+        text = text.encode("latin-1").decode()
+    except UnicodeError:  # JSON writes a character beyond U+FFFF as two surrogates
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _ESCAPES.sub("", text)
 
 
 def worker_of(line: str) -> tuple[str | None, str]:
