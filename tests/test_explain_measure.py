@@ -4,6 +4,7 @@ import hashlib
 import html
 import json
 import re
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -317,6 +318,16 @@ def _at_80_columns(text: str) -> str:
     return "\n".join("\n".join(parts) for parts in lines)
 
 
+def _in_rows_of(form: str) -> Callable[[str], str]:
+    """Return a layout of rows of at most 76 columns, broken between words."""
+
+    def layout(text: str) -> str:
+        rows = (row for line in text.split("\n") for row in textwrap.wrap(line, 76) or [""])
+        return "\n".join(form.format(row).rstrip() for row in rows)
+
+    return layout
+
+
 START = """\
 2026-11-03 10:00:01.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow \
 binary is optimized to use available CPU instructions in performance-critical operations.
@@ -327,10 +338,12 @@ step 1 loss 4.56
 """
 LAYOUTS: dict[str, Callable[[str], str]] = {
     "logger": _each_line("2026-11-03T10:00:12.345Z {}"),
-    "quoted": _each_line("> {}"),
+    "quoted": _in_rows_of("> {}"),
+    "boxed": _in_rows_of("│ {:76} │"),
     "terminal": _at_80_columns,
     "html": html.escape,
     "json": lambda text: json.dumps({"severity": "ERROR", "message": text}),
+    "escaped": lambda text: text.replace("\n", "\\n"),
     "repr": lambda text: f"stderr: {text.encode()!r}",
     "log": lambda text: f"{START}{text}\nmake: *** [train] Error 1\n",
 }

@@ -26,6 +26,9 @@ _JSON = re.compile(
     r'("(?:textPayload|message|msg|log|error|stderr|stdout|traceback)": *")((?:[^"\\]|\\.)+)"'
 )
 _REPR = re.compile(r"""(\bb)?(["'])((?:(?!\2)[^\\]|\\.)*)\2""")
+# A quotation, an exception group's bar, a box around a traceback.
+_FRAME = re.compile(r"\s{0,80}(?:(?:> )+|[|│┃║] )(.*?)(?:\s{0,200}[│┃║]\s*)?")
+_WINDOWS_PATH = re.compile(r"\b[A-Za-z]:\\")
 # A shorter one is rather code in a traceback.
 _SHORT_REPR = 40
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))")
@@ -154,11 +157,15 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def unfold(line: str) -> list[str]:
-    """Return the lines of a text that a line holds in JSON or as the repr of a string or bytes."""
+    """Return the lines that a line holds in JSON or as a repr, without the frame around it."""
+    if line.lstrip()[:1] in ">|│┃║" and (framed := _FRAME.fullmatch(line)):
+        line = framed[1]
     if '": "' in line or '":"' in line:
         line = _JSON.sub(lambda found: f'{found[1]}\n{_unescape(found[2])}\n"', line)
     if "\\n" in line or "b'" in line or 'b"' in line:
         line = _REPR.sub(_unfold_repr, line)
+    if "\\n" in line and not _WINDOWS_PATH.search(line):  # a part of such a text
+        line = line.replace("\\n", "\n")
     return line.split("\n")
 
 
