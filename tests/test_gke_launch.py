@@ -14,16 +14,26 @@ import psutil
 import pytest
 
 from tests.conftest import Result, Tpuctl
-from tests.gke_world import SCALE, Clusters, launch
+from tests.gke_world import SCALE, STAGING, Clusters, launch
 from tests.gke_world import cluster as cluster
 from tests.sharing import free_port
 from tests.waiting import wait_until
 from tpuctl.emulator.kubernetes.pods import finds_names
+from tpuctl.errors import TryAgainError
+from tpuctl.providers.batch import Run
 from tpuctl.providers.gke.client import JOB_SETS, Cluster, find_context
 from tpuctl.providers.gke.follow import _stamped, _why_ended, exit_of, worker_of
-from tpuctl.providers.gke.manifest import KEY, QUEUE
+from tpuctl.providers.gke.manifest import KEY, QUEUE, GkeOptions
 from tpuctl.providers.gke.provider import Gke
-from tpuctl.providers.gke.runs import find, run_store, why_suspended
+from tpuctl.providers.gke.runs import (
+    find,
+    place_of,
+    plan_run,
+    run_store,
+    submit,
+    why_suspended,
+)
+from tpuctl.providers.pack import HostedJob
 from tpuctl.start_python import python_command
 
 pytestmark = pytest.mark.slow
@@ -513,6 +523,24 @@ def test_a_job_that_was_killed_between_requests_is_found_by_the_same_command(
     result = tpuctl(*launch("--env", "NAP=0.2", "--json", type="v6e-1"))
     assert (result.exit_code, result.data["name"]) == (0, before["metadata"]["name"])
     assert len(world.emulator.cluster.objects.all("jobsets")) == 1
+
+
+def test_of_two_identical_launches_the_second_goes_on_with_the_job_of_a_killed_one(
+    cluster: Clusters, tmp_path: Path
+) -> None:
+    """Both were planned before either had a record, and the first was killed after it wrote one."""
+    world, api = cluster(ONE), Cluster(find_context())
+    job = HostedJob(tmp_path / "nap.py", {}, ())
+    options = GkeOptions("v6e-1", staging=STAGING)
+    first, second = (plan_run(job, options, api) for _ in range(2))
+    key = first.manifest["metadata"]["annotations"][KEY]
+    run = Run(first.name, key, first.script, place_of(api), "", "", api.clock.now(), 0.0)
+    run_store().write(run)
+    with pytest.raises(TryAgainError, match=f"began {first.name}"):
+        submit(api, second, job, print)
+    assert world.emulator.cluster.objects.all("jobsets") == []
+    again = plan_run(job, options, api)
+    assert (again.adopts, again.name) == (first.name, first.name)
 
 
 STOPPABLE = """\

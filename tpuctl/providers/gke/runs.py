@@ -247,6 +247,9 @@ def submit(cluster: Cluster, plan: ClusterPlan, job: HostedJob, note: Note) -> R
         if run and key_of(find(cluster, run.name)) == key:
             note(f"The same command has started {run.name} before; following that job.")
             return store.write(run, phase="pushed")
+        if run and run.name != plan.name:
+            text = f"The same command began {run.name} a moment ago, and was interrupted."
+            raise TryAgainError(text, hint="Run the command again: it goes on with that job.")
         other = store.find(plan.name)
         if (
             run is None
