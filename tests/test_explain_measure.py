@@ -151,6 +151,10 @@ def answers_without(
             monkeypatch.setattr(
                 "tpuctl.diagnosis.evidence.threads_with", partial(threads_with, but=case.address)
             )
+            monkeypatch.setattr(
+                "tpuctl.diagnosis.evidence.seen_patterns",
+                partial(seen_in_threads, but=case.address),
+            )
             known_ones = partial(kept, case, is_left_out) if every > 1 else list[Failure]
             monkeypatch.setattr(
                 "tpuctl.diagnosis.explain.known_words", lambda known=known_ones: Index(known())
@@ -206,6 +210,18 @@ def threads_with(code: str, words: str, but: str = "") -> Counter[str]:
     return Counter(dict(sorted(counts.items())) if counts.keys() - {code} else {})
 
 
+def seen_in_threads(code: str, but: str = "") -> frozenset[str]:
+    """Return the patterns that a thread with this cause has, all but one thread."""
+    found = {
+        words: threads_by_pattern().get((code, words), {}) for words in failures()[code].patterns
+    }
+    return frozenset(
+        words
+        for words, causes in found.items()
+        if {thread(address) for address, cause in causes.items() if cause == code} - {thread(but)}
+    )
+
+
 def taught_by_its_thread() -> Known:
     """Return whether a text's own thread alone has taught a failure or a pattern."""
     threads = threads_by_pattern()
@@ -250,11 +266,20 @@ def test_the_threads_of_each_pattern_are_those_of_the_seen_texts(
     for code, words in sorted(threads_by_pattern()):
         if failures()[code].kind not in NO_CLAIM and (found := threads_with(code, words)):
             counted[code][words] = found
+    found = {code: seen_in_threads(code) for code in {code for code, _ in threads_by_pattern()}}
+    seen = {
+        code: [at for at, words in enumerate(failures()[code].patterns) if words in found[code]]
+        for code in sorted(found)
+        if found[code]
+    }
     if request.config.getoption("--update-golden"):
-        document = json.loads(THREADS.read_text(encoding="utf-8")) | {"patterns": counted}
+        document = json.loads(THREADS.read_text(encoding="utf-8"))
+        document |= {"patterns": counted, "seen": seen}
         text = json.dumps(document, indent=1, ensure_ascii=False)
-        THREADS.write_text(re.sub(r"\n {4,}|\n {3}(?=})", " ", text) + "\n", encoding="utf-8")
-    assert json.loads(THREADS.read_text(encoding="utf-8"))["patterns"] == counted
+        text = re.sub(r"\n {4,}|\n {3}(?=})|(?<=\[)\n\s+|\n\s+(?=\]|\d)", " ", text)
+        THREADS.write_text(text + "\n", encoding="utf-8")
+    known = json.loads(THREADS.read_text(encoding="utf-8"))
+    assert (known["patterns"], known["seen"]) == (counted, seen)
 
 
 def test_unseen_texts_are_answered_rightly_and_hardly_ever_wrongly() -> None:
@@ -273,7 +298,7 @@ def test_seen_texts_are_answered_rightly() -> None:
     assert sum(answer(case.text)[1] for case in known) / len(known) >= 0.8
 
 
-UNSEEN, RIGHT, WRONG = 188, 0.66, 0.105
+UNSEEN, RIGHT, WRONG = 188, 0.66, 0.06
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:

@@ -104,7 +104,14 @@ def exclusive_words() -> frozenset[str]:
 
 def threads_with(code: str, words: str) -> Mapping[str, int]:
     """Count the public threads with a pattern of a failure by their cause, if there are several."""
-    return _threads().get(code, {}).get(words, {})
+    return _threads()["patterns"].get(code, {}).get(words, {})
+
+
+@cache
+def seen_patterns(code: str) -> frozenset[str]:
+    """Return the patterns of a failure that a public thread with this cause has."""
+    patterns = failures()[code].patterns
+    return frozenset(patterns[at] for at in _threads()["seen"].get(code, ()) if at < len(patterns))
 
 
 @cache
@@ -120,9 +127,8 @@ def named(detail: str) -> frozenset[str]:
 
 
 @cache
-def _threads() -> dict[str, dict[str, dict[str, int]]]:
-    document = json.loads((_FOLDER.parent / "threads.json").read_text(encoding="utf-8"))
-    return document["patterns"]  # type: ignore[no-any-return]
+def _threads() -> dict[str, Any]:
+    return json.loads((_FOLDER.parent / "threads.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 @cache
