@@ -45,6 +45,15 @@ def log_of(prefix: str) -> str:
         ("[rank{}]: ", "1"),
         ("[pod/train-{}-abcde/jax] ", "pod/train-1-abcde/jax"),
         ("(TrainWorker pid=40{}) ", "TrainWorker pid=401"),
+        ("[default{}]:", "1"),
+        ("{}: ", "1"),
+        ("Process {}: ", "1"),
+        ("[worker/{}] ", "1"),
+        ("tpu{}\t", "1"),
+        ("(worker, rank={}, pid=4242, ip=10.164.0.9) ", "1"),
+        ("(train, pid=40{}) ", "train, pid=401"),
+        ("slice-0-host-{}: ", "slice-0-host-1"),
+        ("train-slice-0-{}-abcde jax ", "train-slice-0-1-abcde"),
     ],
 )
 def test_the_worker_that_failed_first_is_named(prefix: str, name: str) -> None:
@@ -91,6 +100,19 @@ def test_several_files_are_several_workers(tpuctl: Callable[..., Any], tmp_path:
 
 def test_an_ordinary_log_is_not_one_of_workers() -> None:
     assert explain(f"step [0] loss 2\n[1] is a footnote\nall fine\nmore\n{OOM}").log is None
+    steps = "\n".join(f"{step}: loss 2.1" for step in range(20))
+    layers = "\n".join(f"layer-{number}: 4096" for number in range(20))
+    assert [explain(f"{text}\n{OOM}").log for text in (steps, layers)] == [None, None]
+
+
+def test_workers_are_told_apart_by_their_pods_in_the_json_of_a_log() -> None:
+    rows = [line.partition(" ") for line in log_of("{} ").splitlines()]
+    pods = [
+        {"labels": {"pod_name": f"train-{worker}"}, "textPayload": line} for worker, _, line in rows
+    ]
+    log = explain("\n".join(map(json.dumps, pods))).log
+    assert log
+    assert (log.workers, log.first.worker, log.first.code) == (3, "train-1", "F66")
 
 
 def test_the_dash_and_a_pipe_are_stdin(tpuctl: Callable[..., Any]) -> None:

@@ -6,7 +6,8 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader, BytesIO
 from itertools import chain
 from pathlib import Path
@@ -46,8 +47,20 @@ _WORKER = re.compile(
     r"|(?P<service>[a-z][\w.-]{0,60}-\d{1,5}) +\| "
     r"|\((?P<actor>[A-Za-z_]\w{0,60}(?: [A-Z]{1,3}\d{1,3})? pid=\d+(?:, ip=[\d.]+)?)\) ?)"
 )
+# Other prefixes, like ordinary words: torchrun's [default0]:, `srun -l`, SkyPilot, pdsh and
+# host names, stern, the names of pods in the JSON of Cloud Logging.
+_MAYBE_WORKER = re.compile(
+    r" *[\[(]? *(?i:(?:worker|rank|host|process|proc|task|node|default|tpu|w|p)[ =:/-]{0,2})?"
+    r"(?P<number>\d{1,5})(?:\]:? ?|\) |: | ?\| ?|\t)"
+    r"|\((?:[\w-]{1,60}, )?rank=(?P<rank>\d{1,5}),[^)\n]{0,80}\) ?"
+    r"|\((?P<task>[\w-]{1,60}, pid=\d+)\) ?"
+    r"|(?P<name>[a-z][\w.-]{0,60}-\d{1,5})(?:: |\t)"
+    r"|(?P<pod>[a-z][a-z0-9-]{0,60}-\d{1,5}-[a-z0-9]{5}) "
+    r'|(?=\{.{0,2000}"pod_name": ?"(?P<json>[\w.-]{1,120})")'
+)
 # The prefix that a logger repeats in each line of a message of several lines.
 _LOGGER = re.compile(r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[\S{1,80}\] ?")
+_UNLABELLED, _LINES_EACH = 0.7, 2
 _TIME = re.compile(
     r"\b[IWEF](?P<day>\d{4}) (?P<absl>\d\d:\d\d:\d\d(?:\.\d+)?)"
     r"|(?:\d{4}-)?(?P<date>\d\d-\d\d)[ T](?P<iso>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
@@ -190,13 +203,25 @@ def _unescape(text: str) -> str:
     return _ESCAPES.sub("", text)
 
 
-def worker_of(line: str) -> tuple[str | None, str]:
+def worker_of(line: str, form: re.Pattern[str] = _WORKER) -> tuple[str | None, str]:
     """Split a line into its worker, if it names one, and the rest."""
-    found = _WORKER.match(line)
+    found = form.match(line)
     if not found:
         return None, line
     name = next(group for group in found.groups() if group)
     return name, _LOGGER.sub("", line[found.end() :], 1)
+
+
+def label_form(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """Return the form of the workers' names before most lines of a log; None if they have none."""
+    for form in (_WORKER, _MAYBE_WORKER):
+        labels = Counter(worker_of(line, form)[0] for line in lines)
+        unlabelled = labels.pop(None, 0)
+        # Numbers that rise with each line, as of steps, name no workers.
+        recur = form is _WORKER or labels.total() >= _LINES_EACH * len(labels)
+        if len(labels) > 1 and unlabelled <= _UNLABELLED * len(lines) and recur:
+            return form
+    return None
 
 
 def time_in(line: str) -> tuple[str, str] | None:

@@ -1,20 +1,20 @@
 """Search logs, which come in pieces, for the patterns of the catalogue, worker by worker."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from tpuctl.diagnosis.catalogue import NO_CLAIM, Failure, candidates, condition
 from tpuctl.diagnosis.evidence import covers_message, is_outside_message, is_raised, library_before
-from tpuctl.diagnosis.log_text import split_lines, time_in, unfold, worker_of
+from tpuctl.diagnosis.log_text import label_form, split_lines, time_in, unfold, worker_of
 from tpuctl.diagnosis.patterns import Found, Pattern, Plain, tokens, wrapped_at
 
 # Lines are searched in windows, which overlap by more than any match.
 _WINDOW, _KEPT = 1 << 20, 1 << 13
 # The size of all windows together: for a log of a thousand workers, each is smaller.
 _ALL_WINDOWS = 8 << 20
-_SNIFFED_LINES, _LABELLED = 400, 0.3
+_SNIFFED_LINES = 400
 # How far from a match its conditions may be, and how many matches are tried.
 _NEAR, _TRIES = 3000, 50
 _LONGEST_QUOTE = 300
@@ -120,15 +120,13 @@ def read_log(pieces: Iterable[str], readers: dict[str, Reader], name: str | None
     """Search a log, by worker if its lines are labelled; `name` is the name of a single worker."""
     lines = split_lines(pieces)
     sniffed = list(islice(lines, _SNIFFED_LINES))
-    labels = Counter(worker_of(line)[0] for _, line in sniffed)
-    labelled = 1 - labels.pop(None, 0) / max(1, len(sniffed))
-    by_worker = name is None and len(labels) > 1 and labelled >= _LABELLED
+    form = label_form([line for _, line in sniffed]) if name is None else None
     size, last = 0, 0
     for number, line in chain(sniffed, lines):
         # A line that continues in the next piece already has its worker.
         if number != last:
-            label, line = worker_of(line)
-            worker = (label or "") if by_worker else (name or "")
+            label, line = worker_of(line, form) if form else worker_of(line)
+            worker = (label or "") if form else (name or "")
             last = number
         reader = readers.get(worker) or readers.setdefault(worker, Reader())
         reader.add(number, line)
