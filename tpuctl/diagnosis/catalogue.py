@@ -104,7 +104,8 @@ def exclusive_words() -> frozenset[str]:
 
 def threads_with(code: str, words: str) -> Mapping[str, int]:
     """Count the public threads with a pattern of a failure by their cause, if there are several."""
-    return _threads()["patterns"].get(code, {}).get(words, {})
+    causes: dict[str, int] = _threads()["patterns"].get(code, {}).get(words, {})
+    return causes
 
 
 @cache
@@ -127,8 +128,8 @@ def named(detail: str) -> frozenset[str]:
 
 
 @cache
-def _threads() -> dict[str, Any]:
-    return json.loads((_FOLDER.parent / "threads.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+def _threads() -> Any:
+    return json.loads((_FOLDER.parent / "threads.json").read_text(encoding="utf-8"))
 
 
 @cache
