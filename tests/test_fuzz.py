@@ -16,7 +16,11 @@ from tpuctl.remote.agent.tree import read_entries
 from tpuctl.remote.agent.wire import Refusal
 from tpuctl.start_python import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # A thread of an earlier test may draw a random number in between.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 
 ALL = {**TARGETS, **JSON_TARGETS}
 INPUTS = 40
