@@ -21,14 +21,14 @@ from tpuctl.reporters.display import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
-    "accelerate", "ansible-galaxy", "apt-cache", "apt-get", "chmod", "colab", "conda", "curl", "df", "docker",
-    "dstack", "echo", "env", "export", "file", "find", "findmnt", "free", "fuser", "fusermount",
-    "gcloud", "gcsfuse", "getent", "gh", "git", "grep", "head", "helm", "hf", "jupyter",
-    "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls", "lsb_release", "lsblk",
-    "lsof", "lspci", "lsusb", "mv", "nvidia-smi", "pip", "python", "python3", "quota", "ray", "sed",
-    "sh", "sinfo", "sky", "source", "ssh", "ssh-add", "ssh-keygen", "sudo", "systemd-analyze", "tail",
-    "tensorboard", "terraform", "tpu-info", "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb",
-    "xpk", "xprof",
+    "accelerate", "ansible-galaxy", "apt-cache", "apt-get", "chmod", "colab", "conda", "curl",
+    "df", "docker", "dstack", "echo", "env", "export", "file", "find", "findmnt", "free",
+    "fuser", "fusermount", "gcloud", "gcsfuse", "getent", "gh", "git", "grep", "head", "helm",
+    "hf", "jupyter", "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls",
+    "lsb_release", "lsblk", "lsof", "lspci", "lsusb", "mv", "nvidia-smi", "pip", "python",
+    "python3", "quota", "ray", "sed", "sh", "sinfo", "sky", "source", "ssh", "ssh-add",
+    "ssh-keygen", "sudo", "systemd-analyze", "tail", "tensorboard", "terraform", "tpu-info",
+    "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb", "xpk", "xprof",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}
