@@ -264,13 +264,13 @@ def test_the_threads_of_each_pattern_are_those_of_the_seen_texts(
 ) -> None:
     counted: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     for code, words in sorted(threads_by_pattern()):
-        if failures()[code].kind not in NO_CLAIM and (found := threads_with(code, words)):
-            counted[code][words] = found
-    found = {code: seen_in_threads(code) for code in {code for code, _ in threads_by_pattern()}}
+        if failures()[code].kind not in NO_CLAIM and (causes := threads_with(code, words)):
+            counted[code][words] = causes
+    of_code = {code: seen_in_threads(code) for code in {code for code, _ in threads_by_pattern()}}
     seen = {
-        code: [at for at, words in enumerate(failures()[code].patterns) if words in found[code]]
-        for code in sorted(found)
-        if found[code]
+        code: [at for at, words in enumerate(failures()[code].patterns) if words in of_code[code]]
+        for code in sorted(of_code)
+        if of_code[code]
     }
     if request.config.getoption("--update-golden"):
         document = json.loads(THREADS.read_text(encoding="utf-8"))
