@@ -21,9 +21,9 @@ PLACE = ".tpuctl"
 _NOT_SENT = {
     "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
     "remote", "reporters", "supervise", "_templates", "__pycache__",
-    # Failures that a training there hardly has: of control planes, accounts, systems, servers.
+    # Failures that a training there hardly has: of control planes, servers, several hosts, kernels.
     "cloud.json", "hosted.json", "kubernetes.json", "maxtext.json", "ssh.json", "system.json",
-    "tools.json", "vllm.json",
+    "multihost.json", "pallas.json", "tools.json", "vllm.json",
 }  # fmt: skip
 
 
