@@ -13,7 +13,7 @@ import pytest
 import tpuctl as product
 from tpuctl.diagnosis.catalogue import failures
 from tpuctl.diagnosis.explain import SourceMachine, explain, explain_logs
-from tpuctl.diagnosis.log_text import worker_of
+from tpuctl.diagnosis.log_text import unfold, worker_of
 from tpuctl.diagnosis.patterns import Pattern, Plain
 from tpuctl.errors import InvalidInputError, NotFoundError
 
@@ -215,6 +215,13 @@ def test_what_json_escapes_does_not_reach_the_terminal(inside: str) -> None:
     shown = f"{match.cause} {match.parts}"
     assert "\x1b" not in shown.encode().decode()
     assert "\\x1b" not in shown
+
+
+def test_the_source_of_a_program_stays_one_line() -> None:
+    source = r'raise ValueError("no step:\n" + name)'
+    assert unfold(source) == [source]
+    assert unfold(r"E: no step:\nTraceback") == ["E: no step:", "Traceback"]
+    assert unfold(r"cannot open C:\new\train.py") == [r"cannot open C:\new\train.py"]
 
 
 def test_lines_after_the_last_escape_sequence_are_lines() -> None:

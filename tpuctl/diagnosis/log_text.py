@@ -177,7 +177,8 @@ def unfold(line: str) -> list[str]:
         line = _JSON.sub(lambda found: f'{found[1]}\n{_unescape(found[2])}\n"', line)
     if "\\n" in line or "b'" in line or 'b"' in line:
         line = _REPR.sub(_unfold_repr, line)
-    if "\\n" in line and not _WINDOWS_PATH.search(line):  # a part of such a text
+    # A part of such a text, without its quotes; a short text in quotes is code.
+    if "\\n" in line and "\\n" in _REPR.sub("", line) and not _WINDOWS_PATH.search(line):
         line = line.replace("\\n", "\n")
     return line.split("\n")
 
