@@ -186,15 +186,20 @@ def test_a_worker_that_falls_silent_is_named_and_the_job_begins_again(tmp_path: 
     """The other waits for it, as those of a slice do: who fell silent first is to blame."""
     with watching(tmp_path) as world:
         world.script(
-            COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0\n"
-            "[ $TPU_WORKER_ID = 0 ] || { touch ../silent; sleep 600; }\n"
-            "while [ ! -e ../../../1/home/silent ]; do sleep 0.1; done\n"
+            COUNT + "[ $TPUCTL_ATTEMPT = 1 ] || exit 0; [ $TPU_WORKER_ID = 1 ] && sleep 600\n"
+            "while [ ! -e ../go ]; do sleep 0.1; done\n"
             "for n in 1 2 3; do sleep 0.5; echo $n; done; sleep 600"
         )
-        ended = world.watch(options=PAIR, hang_after_s=4.0)
+        with at_the_same_time(lambda: go_on(world)):
+            ended = world.watch(options=PAIR, hang_after_s=4.0)
     assert world.causes(ended) == ["crash", "done"]
     assert ended.attempts[0].worker == 1
     assert "hung" in ended.attempts[0].reason
+
+
+def go_on(world: WatchWorld) -> None:
+    wait_until(lambda: b"worker 1" in world.heard.out)
+    (world.home() / "go").touch()
 
 
 def test_maintenance_that_spares_the_job_is_waited_for(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tpuctl.remote.access import Access, HostKeys
 from tpuctl.remote.connection import Timeouts
 from tpuctl.remote.hosts import Host, parse_hosts
 
-IMPATIENT = Timeouts(connect_s=5.0, keepalive_s=0.2, keepalives_missed=3)
+IMPATIENT = Timeouts(connect_s=5.0, keepalive_s=1.0, keepalives_missed=4)
 
 
 def new_key(path: Path, kind: str = "ssh-ed25519") -> None:
