@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 TEXTS = Path(__file__).parent / "explain_texts"
 THREADS = Path(catalogue.__file__).parent / "data" / "threads.json"
 # Both halves of the rounds before this one were looked at; see README.md beside them.
-FIRST_UNSEEN_ROUND = 27
+FIRST_UNSEEN_ROUND = 33
 
 
 @dataclass(frozen=True)
