@@ -615,6 +615,32 @@ def test_a_known_message_needs_no_similar_failures() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("ValueError: workers must be greater than 0", "workers must be greater than 0"),
+        ("a.b.FooError: 3 bars. Try a longer\nwait_s.\n", "Try a longer wait_s."),
+        ("FooError: the foo is late\nHINT: raise its limit_s", "HINT: raise its limit_s"),
+        ("foo failed (3), please remove the bars", "foo failed (3), please remove the bars"),
+        ("Did you forget a bar?\nFooError: no bar. Use bar_2 instead.", "Use bar_2 instead."),
+        ("FooError: broken. Please report this bug to us.", None),
+        ("FooError: broken. Please see our website for help.", None),
+        ("step 1 loss 3.5\nWARNING: please use the other foo\nFooError: broken", None),
+    ],
+)
+def test_an_answer_that_is_not_sure_repeats_what_the_message_advises(
+    text: str, advice: str | None
+) -> None:
+    found = explain(text)
+    assert found.advice == advice
+    assert ("The message says what to do: " in shown(render_explanation(found))) == bool(advice)
+
+
+def test_a_sure_answer_repeats_no_advice_of_the_message() -> None:
+    text = "Ran out of memory in memory space hbm. Used 18.4G of 15.75G hbm. Please use less."
+    assert explain(text).advice is None
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "sqlite3.OperationalError: no such table: users",

@@ -2,12 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 
+from tpuctl.diagnosis.advice import advice_in
 from tpuctl.diagnosis.catalogue import KINDS, NO_CLAIM, Failure, failures, named
 from tpuctl.diagnosis.evidence import (
     NEAREST,
@@ -104,12 +105,14 @@ class Explanation(Outcome):
     """The failures found in a text, best match first; `similar` ones to rule out if it is not sure.
 
     If no pattern matches, the first match is only the most similar and has no `matched` words.
+    `advice` is what the message itself says to do, unless the first match is sure.
     """
 
     matches: tuple[Match, ...]
     characters: int
     log: WorkerLog | None = None
     similar: tuple[Match, ...] = ()
+    advice: str | None = None
 
     @property
     def status(self) -> Status:
@@ -194,8 +197,12 @@ def explain_logs(
         nearest, similar = _similar(readers.values())
     else:
         why = _doubt(hits[0], patterns[hits[0].failure.code])
-        similar = _rivals(hits, patterns, readers.values()) if why and why.title else ()
-    return Explanation(nearest + matches, size, log, similar)
+        if not (why and why.title):
+            return Explanation(matches, size, log)
+        similar = _rivals(hits, patterns, readers.values())
+    advice = (advice_in(lines) for lines in _last_lines(readers.values()))
+    said = next(filter(None, advice), None)
+    return Explanation(nearest + matches, size, log, similar, said)
 
 
 def _best_hits(readers: Iterable[Reader]) -> tuple[dict[str, Hit], dict[str, set[Pattern]]]:
@@ -231,8 +238,11 @@ def _rivals(
 
 
 def _ranked(readers: Iterable[Reader]) -> list[tuple[float, Failure]]:
-    logs = (without_notices(reader.lines) for reader in islice(readers, _READ_AGAIN))
-    return known_words().rank(logs)
+    return known_words().rank(_last_lines(readers))
+
+
+def _last_lines(readers: Iterable[Reader]) -> Iterator[Sequence[str]]:
+    return (without_notices(reader.lines) for reader in islice(readers, _READ_AGAIN))
 
 
 def _unmatched(failure: Failure) -> Match:

@@ -201,6 +201,11 @@ def render_explanation(explanation: Explanation) -> RenderableType:
         parts += ["No known failure matches this text. To examine this machine: tpuctl doctor", ""]
     if explanation.log:
         parts += [*_worker_log(explanation.log), ""]
+    if explanation.advice:
+        parts += [
+            layout.text("The message says what to do: ", "bold").append(explanation.advice),
+            "",
+        ]
     for match in explanation.matches[:_SHOWN_IN_FULL]:
         lines = [layout.text(match.cause), layout.text(f"→ {match.fix}")]
         if match.fix_command:
