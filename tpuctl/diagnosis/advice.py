@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tpuctl.diagnosis.evidence import is_raised
 
-_LONGEST, _SHORTEST = 400, 20
+_LONGEST, _SHORTEST, _LAST_LINES = 400, 15, 20
 # Wrapped lines of a message go on in lower case.
 _SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?i:(?<!hint: ))(?<=\w: )|\n(?![a-z])")
 _VERBS = (
@@ -33,10 +33,10 @@ def advice_in(lines: Sequence[str]) -> str | None:
     It is looked for from the last exception on, or in the last lines if none was raised.
     """
     raised = [at for at, line in enumerate(lines) if is_raised(line)]
-    end = "\n".join(lines[raised[-1] if raised else -_SHORTEST :])
+    end = "\n".join(lines[raised[-1] if raised else -_LAST_LINES :])
     found = [" ".join(each.split()) for each in _SENTENCES.split(end)]
     said = [each for each in found if _SHORTEST <= len(each) <= _LONGEST and " " in each]
     useful = [each for each in said if not _NO_CURE.search(each)]
     advised = [each for each in useful if _ADVICE.match(each)]
     demanded = [each for each in useful if raised and _DEMAND.match(each)]
-    return (advised or demanded or [None])[-1]
+    return next(reversed(advised or demanded), None)
