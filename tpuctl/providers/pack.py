@@ -4,6 +4,7 @@ import bz2
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 
 import tpuctl
 from tpuctl.errors import UsageError
-from tpuctl.remote.local_tree import read_tree
+from tpuctl.remote.local_tree import LocalTree, read_tree
 from tpuctl.runtime.redact import redact
 from tpuctl.units import format_bytes, format_count
 
@@ -21,10 +22,16 @@ PLACE = ".tpuctl"
 _NOT_SENT = {
     "api", "cli", "cloud", "compile", "demo", "emulator", "linting", "notebook", "providers",
     "remote", "reporters", "supervise", "_templates", "__pycache__",
-    # Failures that a training there hardly has: of control planes, accounts, servers, kernels.
+}  # fmt: skip
+# Failures that a training there hardly has: of control planes, accounts, servers, kernels.
+_RARE = frozenset({
     "cloud.json", "hosted.json", "kubernetes.json", "maxtext.json", "ssh.json", "system.json",
     "pallas.json", "tools.json", "vllm.json",
-}  # fmt: skip
+})  # fmt: skip
+_OF_DOCTOR = re.compile(r"F\d\d")
+# Failures of a framework are for programs that name it; each file is a tenth of what is sent.
+_OF_FRAMEWORK = {"tensorflow.json": rb"tensorflow|keras", "torch_xla.json": rb"torch"}
+_PROGRAMS = ("", ".py", ".sh")
 
 
 @dataclass(frozen=True)
@@ -72,11 +79,11 @@ def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed
     """Pack what `hosted_job` is to do, tpuctl for it, and files and folders with their places."""
     job = json.dumps(work)
     held, left_out, files = io.BytesIO(), [], 0
-    held.write(_own_part())
+    trees = [(read_tree(source), place) for source, place in sources]
+    held.write(_own_part(_RARE | _frameworks_not_in(tree for tree, _ in trees)))
     with bz2.BZ2File(held, "ab") as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         _add(tar, f"{PLACE}/job.json", job.encode())
-        for source, place in sources:
-            tree = read_tree(source)
+        for tree, place in trees:
             left_out += [each.path for each in tree.left_out if each.is_secret]
             for row, entry in zip(tree.rows, tree.entries, strict=True):
                 if entry.kind == "f":
@@ -99,23 +106,39 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
             raise UsageError(text, hint=hint)
 
 
+def _frameworks_not_in(trees: Iterable[LocalTree]) -> frozenset[str]:
+    """Return the files with failures of frameworks that no program in the trees names."""
+    left = dict(_OF_FRAMEWORK)
+    for tree in trees:
+        for entry in tree.entries:
+            if left and entry.kind == "f" and Path(entry.path).suffix in _PROGRAMS:
+                program = (Path(tree.root) / entry.path).read_bytes()
+                left = {name: word for name, word in left.items() if not re.search(word, program)}
+    return frozenset(left)
+
+
 @cache
-def _own_part() -> bytes:
+def _own_part(rare: frozenset[str]) -> bytes:
     """Return the beginning of every archive: tpuctl's own files, without an end."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as tar:
         for path, place in _own_files():
-            is_failures = path.parent.name == "failures" and path.suffix == ".json"
-            _add(tar, place, _without_sources(path) if is_failures else path.read_bytes())
+            if path.parent.name == "failures" and path.suffix == ".json":
+                _add(tar, place, _failures_in(path, only_of_doctor=path.name in rare))
+            else:
+                _add(tar, place, path.read_bytes())
         # A quarter smaller than gzip: an archive of less than 1 MB travels in the run's source.
         return bz2.compress(held.getvalue())
 
 
-def _without_sources(path: Path) -> bytes:
+def _failures_in(path: Path, *, only_of_doctor: bool) -> bytes:
     """Return the failures of a file without their sources, a tenth of its size."""
     document = json.loads(path.read_bytes())
-    for failure in document["failures"]:
-        failure["sources"] = {}
+    document["failures"] = [
+        failure | {"sources": {}}
+        for failure in document["failures"]
+        if not only_of_doctor or _OF_DOCTOR.fullmatch(failure["code"])
+    ]
     return json.dumps(document, ensure_ascii=False).encode()
 
 
