@@ -31,6 +31,8 @@ _RARE = frozenset({
 _OF_DOCTOR = re.compile(r"F\d\d")
 # Failures of a framework are for programs that name it; each file is a tenth of what is sent.
 _OF_FRAMEWORK = {
+    "flax.json": rb"flax|haiku|equinox|optax",
+    "hub.json": rb"transformers|diffusers|datasets|huggingface|accelerate|keras_hub|kagglehub",
     "tensorflow.json": rb"tensorflow|keras",
     "torch.json": rb"torch",
     "torch_xla.json": rb"torch",
