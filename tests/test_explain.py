@@ -209,7 +209,6 @@ NO_FAILURES = (
     "Device or resource busy: '/mnt/disk'",
     "has no attribute 'get_tpu_client_options'",
     "KeyError: 'health'",
-    "IndexError: list index out of range",
     "Task 3 not found in the to-do list",
     "We use the slice builder pattern in Python",
     "psycopg2.errors.UniqueViolation: duplicate key value violates unique constraint users_pkey",

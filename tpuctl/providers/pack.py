@@ -30,7 +30,13 @@ _RARE = frozenset({
 })  # fmt: skip
 _OF_DOCTOR = re.compile(r"F\d\d")
 # Failures of a framework are for programs that name it; each file is a tenth of what is sent.
-_OF_FRAMEWORK = {"tensorflow.json": rb"tensorflow|keras", "torch_xla.json": rb"torch"}
+_OF_FRAMEWORK = {
+    "flax.json": rb"flax|haiku|equinox|optax",
+    "hub.json": rb"transformers|diffusers|datasets|huggingface|accelerate|keras_hub|kagglehub",
+    "tensorflow.json": rb"tensorflow|keras",
+    "torch.json": rb"torch",
+    "torch_xla.json": rb"torch",
+}
 _PROGRAMS = ("", ".py", ".sh")
 
 
