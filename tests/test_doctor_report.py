@@ -21,14 +21,16 @@ from tpuctl.reporters.display import card
 
 MODULES = ("runtime", "diagnosis", "hardware", "notebook", "launch")
 PROGRAMS = {
-    "accelerate", "ansible-galaxy", "apt-cache", "apt-get", "chmod", "colab", "conda", "curl",
-    "df", "docker", "dstack", "echo", "env", "export", "file", "find", "findmnt", "free",
-    "fuser", "fusermount", "gcloud", "gcsfuse", "getent", "gh", "git", "grep", "head", "helm",
-    "hf", "jupyter", "kaggle", "kill", "kinetic", "kubectl", "ldconfig", "ldd", "ls",
-    "lsb_release", "lsblk", "lsof", "lspci", "lsusb", "mv", "nvidia-smi", "pip", "python",
-    "python3", "quota", "ray", "sed", "sh", "sinfo", "sky", "source", "ssh", "ssh-add",
-    "ssh-keygen", "sudo", "systemd-analyze", "tail", "tensorboard", "terraform", "tpu-info",
-    "tpuctl", "ulimit", "unset", "uptime", "uv", "wandb", "xpk", "xprof",
+    "accelerate", "ansible-galaxy", "apt-cache", "apt-get", "apt-mark", "chmod", "colab", "conda",
+    "cp", "curl", "df", "dmesg", "docker", "dstack", "echo", "env", "export", "file", "find",
+    "findmnt", "free", "fuser", "fusermount", "gcloud", "gcsfuse", "getent", "gh", "git", "grep",
+    "gsutil", "head", "helm", "hf", "journalctl", "jupyter", "kaggle", "kill", "kinetic",
+    "kubectl", "ldconfig", "ldd", "ls", "lsb_release", "lsblk", "lsof", "lspci", "lsusb", "make",
+    "mv", "nc", "nproc", "nvidia-smi", "papermill", "pip", "podman", "poetry", "pyenv", "python",
+    "python3", "quota", "ray", "rclone", "sed", "sh", "sinfo", "sky", "source", "ssh", "ssh-add",
+    "ssh-keygen", "sudo", "systemctl", "systemd-analyze", "tail", "tar", "tensorboard",
+    "terraform", "tmux", "tpu-info", "tpuctl", "ulimit", "unset", "uptime", "uv", "uvx", "visudo",
+    "wandb", "xpk", "xprof",
 }  # fmt: skip
 # The name in a sentence, not in a command.
 PROSE = {"can", "command", "inside", "itself", "knows"}
