@@ -148,11 +148,12 @@ def explain(text: str, *, here: Callable[[], SourceMachine | None] = lambda: Non
 
 
 def first_claim(text: str) -> Match | None:
-    """Return the first failure whose message is in a text, sure or not, but no mere family."""
-    return next(
-        (m for m in explain(text).matches if m.matched and failures()[m.code].kind not in _VAGUE),
-        None,
-    )
+    """Return the first failure whose message is in a text, sure or not, but no mere family.
+
+    What is said of errors of Python itself fits any program, so it is left out, too.
+    """
+    matches = (m for m in explain(text).matches if m.matched and m.family != "python")
+    return next((m for m in matches if failures()[m.code].kind not in _VAGUE), None)
 
 
 def no_such_code(code: str, known: Collection[str]) -> NotFoundError | None:
