@@ -301,14 +301,14 @@ def test_seen_texts_are_answered_rightly() -> None:
     assert sum(answer(case.text)[1] for case in known) / len(known) >= 0.8
 
 
-UNSEEN, RIGHT, WRONG = 26, 0.45, 0.12
+UNSEEN, RIGHT, WRONG = 47, 0.56, 0.09
 
 
 def test_a_catalogue_that_knows_less_or_answers_at_random_does_not_pass() -> None:
     half = [case for case in cases() if case.is_unseen]
     answers = [answer(case.text) for case in half]
     shifted = Counter(map(verdict, half, answers[7:] + answers[:7]))
-    assert shifted["wrong"] / len(half) > 2 * WRONG
+    assert shifted["wrong"] / len(half) > 4 * WRONG
     # The 75 failures that the first catalogue had.
     old = [given if given[0] and given[0][0] == "F" else NOTHING for given in answers]
     known = Counter(map(verdict, half, old))
