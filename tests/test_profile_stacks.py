@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ import pytest
 from tests.waiting import wait_until
 from tpuctl.profiling.frameworks.iterables import LINE, remember_lines
 from tpuctl.profiling.frameworks.stacks import StackSampler, producer_of
+from tpuctl.usercode.frames import no_collection
 
 pytestmark = pytest.mark.slow
 
@@ -365,6 +367,34 @@ def test_a_librarys_object_knows_the_line_of_the_user_that_made_it() -> None:
     made = code["from_folder"]()
     line = test_a_librarys_object_knows_the_line_of_the_user_that_made_it.__code__.co_firstlineno
     assert getattr(made, LINE) == ("from_folder", f"{__file__}:{line + 6}")
+
+
+def test_collection_comes_back_when_the_last_of_two_threads_is_done_with_frames() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with no_collection():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    assert gc.isenabled()
+    with no_collection():
+        thread.start()
+        inside.wait()
+    try:
+        assert not gc.isenabled()
+        with warnings.catch_warnings():
+            # Python 3.12 and newer advise against forking beside threads, as loaders do.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            os._exit(not gc.isenabled())
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        leave.set()
+        thread.join()
+    assert gc.isenabled()
 
 
 def test_no_collection_runs_while_the_frames_of_other_threads_are_read(

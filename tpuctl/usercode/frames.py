@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -39,11 +40,40 @@ def no_collection() -> Iterator[None]:
     that lets another thread run, as closing a socket does, would deadlock both. And `f_back` makes
     an object for a caller's frame: while a finalizer runs, that thread may leave the frame, and
     what comes back then is any object (seen on 3.11.7, with threads that end quickly).
+
+    Several threads may be inside, and a signal may interrupt one: the last one ends it. There is
+    no lock, which a forked child could inherit locked.
     """
-    collects = gc.isenabled()
-    gc.disable()
+    global _was_on
+    _inside.append(None)
+    if gc.isenabled():
+        _was_on = True
+        gc.disable()
     try:
         yield
     finally:
-        if collects:
+        _inside.pop()
+        if _was_on and not _inside:
+            _was_on = False
             gc.enable()
+            # Another thread has come in meanwhile; nothing was collected since.
+            if _inside:
+                _was_on = True
+                gc.disable()
+
+
+_inside: list[None] = []
+_was_on = False
+
+
+def _after_fork() -> None:
+    """Collect again in a child that was forked while another thread was inside."""
+    global _was_on
+    _inside.clear()
+    if _was_on:
+        _was_on = False
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
