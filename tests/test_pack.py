@@ -41,6 +41,13 @@ def test_failures_of_a_framework_are_sent_with_programs_that_name_it(
     assert ("xla_type_unsupported" in codes) == has_torch
 
 
+def test_failures_of_a_framework_are_sent_with_a_command_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import jax\n")
+    codes = codes_sent(pack({"command": ["torchrun", "train.py"]}, [(tmp_path, "")]).archive)
+    assert "xla_type_unsupported" in codes
+    assert "keras_symbolic" not in codes
+
+
 def test_a_hosted_machine_knows_every_failure_that_its_doctor_can_find(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import jax\n")
     numbered = {code for code in failures() if code[0] == "F" and code[1:].isdigit()}

@@ -3,6 +3,7 @@
 import bz2
 import hashlib
 import io
+import itertools
 import json
 import re
 import tarfile
@@ -29,7 +30,7 @@ _RARE = frozenset({
     "pallas.json", "tools.json", "vllm.json",
 })  # fmt: skip
 _OF_DOCTOR = re.compile(r"F\d\d")
-# Failures of a framework are for programs that name it; each file is a tenth of what is sent.
+# Failures of a framework are for programs that name it; a file is up to a tenth of what is sent.
 _OF_FRAMEWORK = {
     "flax.json": rb"flax|haiku|equinox|optax",
     "hub.json": rb"transformers|diffusers|datasets|huggingface|accelerate|keras_hub|kagglehub",
@@ -37,7 +38,7 @@ _OF_FRAMEWORK = {
     "torch.json": rb"torch",
     "torch_xla.json": rb"torch",
 }
-_PROGRAMS = ("", ".py", ".sh")
+_PROGRAMS = ("", ".ipynb", ".py", ".sh")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def pack(work: Mapping[str, Any], sources: Iterable[tuple[Path, str]]) -> Packed
     job = json.dumps(work)
     held, left_out, files = io.BytesIO(), [], 0
     trees = [(read_tree(source), place) for source, place in sources]
-    held.write(_own_part(_RARE | _frameworks_not_in(tree for tree, _ in trees)))
+    held.write(_own_part(_RARE | _not_named(job.encode(), (tree for tree, _ in trees))))
     with bz2.BZ2File(held, "ab") as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         _add(tar, f"{PLACE}/job.json", job.encode())
         for tree, place in trees:
@@ -112,14 +113,17 @@ def refuse_secrets(words: Sequence[str], place: str = "", hint: str = "") -> Non
             raise UsageError(text, hint=hint)
 
 
-def _frameworks_not_in(trees: Iterable[LocalTree]) -> frozenset[str]:
-    """Return the files with failures of frameworks that no program in the trees names."""
+def _not_named(job: bytes, trees: Iterable[LocalTree]) -> frozenset[str]:
+    """Return the files with failures of frameworks that neither job nor programs name."""
+    files = (
+        Path(tree.root) / entry.path
+        for tree in trees
+        for entry in tree.entries
+        if entry.kind == "f" and Path(entry.path).suffix in _PROGRAMS
+    )
     left = dict(_OF_FRAMEWORK)
-    for tree in trees:
-        for entry in tree.entries:
-            if left and entry.kind == "f" and Path(entry.path).suffix in _PROGRAMS:
-                program = (Path(tree.root) / entry.path).read_bytes()
-                left = {name: word for name, word in left.items() if not re.search(word, program)}
+    for program in itertools.chain([job], map(Path.read_bytes, files)):
+        left = {name: word for name, word in left.items() if not re.search(word, program)}
     return frozenset(left)
 
 
