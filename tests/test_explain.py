@@ -618,6 +618,10 @@ def test_a_known_message_needs_no_similar_failures() -> None:
     [
         ("ValueError: workers must be greater than 0", "workers must be greater than 0"),
         ("a.b.FooError: 3 bars. Try a longer\nwait_s.\n", "Try a longer wait_s."),
+        (
+            'FooError: no foo.\nYou can fix this with\n"ulimit -n 9".',
+            'You can fix this with "ulimit -n 9".',
+        ),
         ("FooError: the foo is late\nHINT: raise its limit_s", "HINT: raise its limit_s"),
         ("foo failed (3), please remove the bars", "foo failed (3), please remove the bars"),
         ("Did you forget a bar?\nFooError: no bar. Use bar_2 instead.", "Use bar_2 instead."),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from tpuctl.diagnosis.evidence import is_raised
 
 _LONGEST, _SHORTEST, _LAST_LINES = 400, 15, 20
-# Wrapped lines of a message go on in lower case.
-_SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?i:(?<!hint: ))(?<=\w: )|\n(?![a-z])")
+# Wrapped lines of a message go on in lower case or with a quotation.
+_SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?i:(?<!hint: ))(?<=\w: )|\n(?![a-z\"'`(])")
 _VERBS = (
     "add|adjust|call|change|check that|choose|consider|convert|decrease|disable|enable|ensure|give"
     "|increase|install|make sure|move|pass|provide|put|reduce|remove|rename|replace|run|set|specify"
